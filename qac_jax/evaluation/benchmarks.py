@@ -271,11 +271,11 @@ def evaluate_collection(
         rules = dataclasses.replace(rules, depth=depth)
     judgements = collection.judgements()
     # One more, so that `depth` passages remain when a query retrieves itself.
-    wanted = rules.depth if rules.self_hits else rules.depth + 1
-    run = {}
-    for query, ranking in search(collection.queries(judgements), wanted).items():
-        kept = ranking if rules.self_hits else ranking.without(query)
-        run[query] = kept.top(rules.depth)
+    found = search(collection.queries(judgements), rules.depth + (not rules.self_hits))
+    run = {
+        query: (ranking if rules.self_hits else ranking.without(query)).top(rules.depth)
+        for query, ranking in found.items()
+    }
     return judge(collection.name, run, judgements, rules), run
 
 
@@ -357,11 +357,11 @@ class Suite:
         columns |= {printed: self.ndcg.get(name) for name, printed in BEIR14.items()}
         columns["BEIR Avg (14)"] = _mean(self.ndcg, tuple(BEIR14))
         for name, printed in QUESTIONS.items():
-            for k in (5, 20, 100):
-                columns[f"{printed} R@{k}"] = self.hits.get(name, {}).get(f"hit@{k}")
-        for k in (5, 20, 100):
-            columns[f"Average R@{k}"] = self.questions(tuple(QUESTIONS), f"hit@{k}")
-        return columns
+            rates = self.hits.get(name, {})
+            columns |= {f"{printed} R@{k}": rates.get(f"hit@{k}") for k in (5, 20, 100)}
+        every = tuple(QUESTIONS)
+        averages = {f"Average R@{k}": self.questions(every, f"hit@{k}") for k in (5, 20, 100)}
+        return columns | averages
 
 
 def _mean(figures: Mapping[str, float], members: Sequence[str]) -> float | None:

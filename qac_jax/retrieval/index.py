@@ -35,6 +35,7 @@ from qac_jax.retrieval.vectors import Vectors, Windows, shard_names, windows_nam
 KIND = "index"
 DESCRIPTION = "index.json"
 EXACT = "exact"
+WINDOWS = "window"  # what the names of files of windows begin with
 
 # Questions of one search: their rankings of 1,000 take little memory.
 _TOGETHER = 4096
@@ -72,12 +73,9 @@ class Index(Searchable):
     @functools.cached_property
     def vectors(self) -> Vectors:
         """The vectors of an exact index."""
-        files = (
-            os.fspath(self.artifact.path / name)
-            for part in self.description["parts"]
-            for name in shard_names(self.artifact, f"{part}/")
-        )
-        return Vectors(list(files))
+        parts = self.description["parts"]
+        files = [name for part in parts for name in shard_names(self.artifact, f"{part}/")]
+        return Vectors([os.fspath(self.artifact.path / name) for name in files])
 
     @functools.cached_property
     def windows(self) -> Windows | None:
@@ -87,8 +85,8 @@ class Index(Searchable):
         files = []
         for part in self.description["parts"]:
             count = len(shard_names(self.artifact, f"{part}/"))
-            for number in range(count):
-                files.append([f"{part}/{name}" for name in windows_names(number, count)])
+            pairs = (windows_names(number, count) for number in range(count))
+            files += [[f"{part}/{name}" for name in pair] for pair in pairs]
         if not files or not all(name in self.artifact.files for pair in files for name in pair):
             return None
         return Windows([[os.fspath(self.artifact.path / name) for name in pair] for pair in files])
@@ -171,17 +169,12 @@ def _floats(vectors: Vectors, start: int, stop: int) -> np.ndarray:
 
 def link_vectors(vectors: Artifact, part: str, out: Writer) -> None:
     """The files of vectors as a part: linked where that is possible, else copied."""
-    for file in (*shard_names(vectors), *windows_of(vectors)):
+    for file in (*shard_names(vectors), *(f for f in vectors.files if f.startswith(WINDOWS))):
         if (name := f"{part}/{file}") not in out.done:
             target = out.part(name)
             target.unlink(missing_ok=True)
             artifacts.link(vectors.path / file, target)
             out.keep(name, sha256=vectors.files[file]["sha256"])
-
-
-def windows_of(vectors: Artifact) -> list[str]:
-    """The files of windows beside vectors."""
-    return [file for file in vectors.files if file.startswith("window")]
 
 
 def link_whole(artifact: Artifact, name: str, out: Writer) -> None:
@@ -202,9 +195,7 @@ def encoder_of(added: Artifact) -> dict[str, Any]:
 
 def encoder_seen_from(known: Mapping[str, Any], out: Writer, base: str = "") -> dict[str, Any]:
     """The location of an encoder, also relative to the new folder: both may be moved together.
-
-    `base`: the folder of the index that it is taken from.
-    """
+    `base`: the folder of the index that it is taken from."""
     path = known["path"]
     if base and "relative" in known:
         together = os.path.normpath(os.path.join(base, known["relative"]))

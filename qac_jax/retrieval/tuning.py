@@ -98,9 +98,8 @@ def tune(
         rate = len(rows) / (time.perf_counter() - began)
         recalls = recall(rows if own is None else without(rows, own[part]), truth[part])
         if part == choosing:  # the best of its timings: others may use the machine too
-            before = measured[effort].queries_per_second if effort in measured else 0.0
-            point = Point(effort.leaves, effort.reorder, float(recalls.mean()), max(rate, before))
-            measured[effort] = point
+            rate = max(rate, measured[effort].queries_per_second if effort in measured else 0.0)
+            measured[effort] = Point(effort.leaves, effort.reorder, float(recalls.mean()), rate)
         return recalls
 
     def lower_bound(reorder: int, leaves: int) -> float:
@@ -109,10 +108,14 @@ def tune(
         return float(recalls.mean() - 2 * recalls.std() / len(recalls) ** 0.5)
 
     most = searcher.largest_effort(k)
+    # Candidates to rescore, the most first. Fewer of them need more leaves; if all leaves do not
+    # suffice, fewer candidates never do.
+    wanted = [round(multiple * k) for multiple in _MULTIPLES]
+    while wanted[-1] < most.reorder:
+        wanted.append(2 * wanted[-1])
     enough: list[Effort] = []
     fewest = min(most.leaves, 1)
-    # Fewer candidates need more leaves; if all leaves do not suffice, fewer candidates never do.
-    for reorder in _reorderings(most, k):
+    for reorder in sorted({min(number, most.reorder) for number in wanted}, reverse=True):
         leaves = least(functools.partial(lower_bound, reorder), target, fewest, most.leaves)
         if leaves is None:
             break
@@ -204,11 +207,3 @@ def without(rows: np.ndarray, own: np.ndarray) -> np.ndarray:
     k = rows.shape[1] - 1
     pairs = zip(rows, own, strict=True)
     return np.stack([ranking[ranking != row][:k] for ranking, row in pairs])
-
-
-def _reorderings(most: Effort, k: int) -> list[int]:
-    """Numbers of candidates to try, the largest first."""
-    wanted = [round(m * k) for m in _MULTIPLES]
-    while wanted[-1] < most.reorder:
-        wanted.append(2 * wanted[-1])
-    return sorted({min(number, most.reorder) for number in wanted}, reverse=True)

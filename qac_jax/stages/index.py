@@ -145,7 +145,7 @@ class Index(Stage):
             index.link_vectors(added, "part-00000", out)
         else:
             rows = approximate.part_rows(len(vectors), self.part_rows)
-            if index.windows_of(added):
+            if any(name.startswith(index.WINDOWS) for name in added.files):
                 library = approximate.ENGINES[method].NAME
                 progress.say(f"index: {library}'s index keeps no windows; --method exact does")
         parts: dict[str, dict[str, Any]] = {}
