@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.evaluation.metrics import QueryScores
@@ -46,40 +46,30 @@ class Result:
 Judge = Callable[[str, Run], Result]  # the name of a run, and the run
 
 
+_PARTS = ("mean", "per_query", "queries", "missing")
+
+
 def store(out: Writer, results: Sequence[Result], facts: Mapping[str, Any]) -> None:
-    """Writes the file of an artefact of kind "metrics", its count and its means."""
+    """Writes an artefact of kind "metrics": results, with `facts` (protocol, relevance level,
+    comparisons …) beside them; its count and its means."""
+    if len(results) == 1:
+        record = dataclasses.asdict(results[0])
+    else:
+        record = {"names": [result.name for result in results]}
+        record |= {part: {r.name: getattr(r, part) for r in results} for part in _PARTS}
     with out.open(FILE) as file:
-        write(file, results, facts)
+        json.dump({**record, **facts}, file, indent=1, ensure_ascii=False)
+        file.write("\n")
     out.count = sum(result.queries for result in results)
     out.info["mean"] = {result.name: result.mean for result in results}
-
-
-def write(file: IO[str], results: Sequence[Result], facts: Mapping[str, Any]) -> None:
-    """Writes results, with `facts` (protocol, relevance level, comparisons …) beside them."""
-    parts = [dataclasses.asdict(result) for result in results]
-    if len(parts) == 1:
-        record = {**parts[0], **facts}
-    else:
-        names = [part.pop("name") for part in parts]
-        keys = [field.name for field in dataclasses.fields(Result) if field.name != "name"]
-        figures = {key: {n: p[key] for n, p in zip(names, parts, strict=True)} for key in keys}
-        record = {"names": names, **figures, **facts}
-    json.dump(record, file, indent=1, ensure_ascii=False)
-    file.write("\n")
 
 
 def read(artifact: Artifact) -> tuple[list[Result], dict[str, Any]]:
     """The results of an artefact of kind "metrics", and the facts beside them."""
     with open(os.fspath(artifact.file(FILE)), encoding="utf-8") as file:
         record: dict[str, Any] = json.load(file)
-    keys = [field.name for field in dataclasses.fields(Result)]
-    if "names" in record:
-        names = record.pop("names")
-        figures = {key: record.pop(key) for key in keys if key != "name"}
-        results = [
-            Result(name=name, **{key: values[name] for key, values in figures.items()})
-            for name in names
-        ]
-    else:
-        results = [Result(**{key: record.pop(key) for key in keys})]
-    return results, record
+    if "name" in record:
+        return [Result(**{part: record.pop(part) for part in ("name", *_PARTS)})], record
+    parts = {part: record.pop(part) for part in _PARTS}
+    names = record.pop("names")
+    return [Result(n, **{part: of[n] for part, of in parts.items()}) for n in names], record

@@ -141,19 +141,19 @@ def _row(system: str, label: str, results: Mapping[int, Result], layout: Layout)
 
 def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
     """Every family, pooled over seeds, with each seed beside it."""
-    families: dict[str, dict[str, dict[int, Result]]] = {}
-    for run, label in layout.rows.items():
-        families[label] = {
-            system: {seed: runs[run] for seed, runs in seeds.items()}
-            for system, seeds in figures.items()
-            if all(run in runs for runs in seeds.values())
-        }
-    for system, seeds in figures.items():
-        members = {
-            label: {seed: runs[run] for seed, runs in seeds.items()}
-            for run, label in (*layout.baselines.items(), *layout.rows.items())
-            if all(run in runs for runs in seeds.values())
-        }
+    labels = {**layout.baselines, **layout.rows}
+    whole = {
+        (system, run): {seed: runs[run] for seed, runs in seeds.items()}
+        for system, seeds in figures.items()
+        for run in labels
+        if all(run in runs for runs in seeds.values())
+    }
+    families = {
+        label: {system: whole[system, run] for system in figures if (system, run) in whole}
+        for run, label in layout.rows.items()
+    }
+    for system in figures:
+        members = {label: whole[system, r] for r, label in labels.items() if (system, r) in whole}
         # Rows may be different collections, whose questions cannot be paired.
         questions = {frozenset(r.per_query) for of in members.values() for r in of.values()}
         if len(questions) == 1:
@@ -171,16 +171,15 @@ def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
             for seed in sorted(common)
             if len(common) > 1
         }
-        pooled = tested({name: _mean_by_query(of, measure) for name, of in members.items()})
+        means = {}
+        for name, of in members.items():
+            columns = [result.values(measure) for result in of.values()]
+            means[name] = {q: sum(c[q] for c in columns) / len(columns) for q in columns[0]}
+        pooled = tested(means)
         for place, comparison in enumerate(pooled):
             each = {seed: dataclasses.asdict(of[place]) for seed, of in per_seed.items()}
             compared.append({"family": family, **dataclasses.asdict(comparison), "per_seed": each})
     return compared
-
-
-def _mean_by_query(results: Mapping[int, Result], measure: str) -> dict[str, float]:
-    columns = [result.values(measure) for result in results.values()]
-    return {query: sum(c[query] for c in columns) / len(columns) for query in columns[0]}
 
 
 def _spread(row: Mapping[str, Any], measure: str) -> str:

@@ -118,8 +118,7 @@ def test_refusals(dual: Path, tmp_path: Path) -> None:
 def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
     result = Result("own | run", {"ndcg@10": 0.5, "mrr@10": 0.25}, {}, 7)
     with artifacts.create(tmp_path / "metrics", kind="metrics") as out:
-        with out.open(results.FILE) as file:
-            results.write(file, [result], {"comparisons": []})
+        results.store(out, [result], {"comparisons": []})
     exported = export(
         tmp_path / "out",
         model=str(dual),

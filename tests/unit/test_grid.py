@@ -46,8 +46,7 @@ class Judged(Stage):
             _result("dense", [value + self.seed for value in values(inputs["numbers"])]),
             _result("bm25", [3.0, 4.0, 5.0, 6.0]),
         ]
-        with out.open(results.FILE) as file:
-            results.write(file, found, {"comparisons": []})
+        results.store(out, found, {"comparisons": []})
         out.count = 4
 
 
