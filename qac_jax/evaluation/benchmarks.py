@@ -134,8 +134,6 @@ def protocol(name: str) -> Protocol:
 
 @dataclasses.dataclass(frozen=True)
 class Judging:
-    """How rankings are judged."""
-
     protocol: str = option(
         "own", "evaluation protocol", choices=("own", "msmarco", "trec_dl", "beir")
     )
@@ -160,7 +158,6 @@ class Judging:
         return bool(self.protocol != "own" or self.measures or self.level or self.over)
 
     def own_measures(self, level: int = 1) -> tuple[str, ...]:
-        """The chosen measures by our names."""
         return tuple(metrics.own_name(measure, level) for measure in self.measures)
 
     def resolved(self) -> Protocol:
@@ -182,7 +179,6 @@ def set_name(folder: str) -> str:
 
 
 def judge(name: str, run: Mapping[str, Ranking], judgements: Judgements, rules: Protocol) -> Result:
-    """Metrics of one run on one collection by its rules."""
     if not rules.self_hits:
         run = {query: ranking.without(query) for query, ranking in run.items()}
     scores = metrics.evaluate(run, judgements, rules.measures, rules.level)
@@ -213,7 +209,6 @@ class Collection:
         return by_query(read_judgements(judgements_file(self.path, self.split)))
 
     def queries(self, judged: Mapping[str, object]) -> list[Query]:
-        """The judged queries, in the file's order."""
         queries = [query for query in read_queries(self.path) if query.id in judged]
         if absent := judged.keys() - {query.id for query in queries}:
             raise UserError(
@@ -334,11 +329,9 @@ class Suite:
         return _mean(rates, sets)
 
     def groups(self) -> dict[str, float | None]:
-        """The means of the appendix's groups."""
         return {group: _mean(self.ndcg, sets) for group, sets in GROUPS.items()}
 
     def missing(self) -> list[str]:
-        """The sets of BEIR14 without a value."""
         return [printed for name, printed in BEIR14.items() if name not in self.ndcg]
 
     def summary(self) -> dict[str, float | None]:

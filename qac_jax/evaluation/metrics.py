@@ -61,8 +61,6 @@ _IR_CUT = dict(nDCG="ndcg", RR="mrr", R="recall", AP="map", P="precision", Succe
 
 @dataclass(frozen=True)
 class QueryScores:
-    """The values of all measures on every judged query."""
-
     per_query: dict[str, dict[str, float]]
     retrieved: frozenset[str]
     answerable: frozenset[str]
@@ -74,7 +72,6 @@ class QueryScores:
         return [query for query in self.per_query if query not in self.retrieved]
 
     def queries(self, over: str = "judged") -> list[str]:
-        """The queries of a mean; see OVER."""
         if over not in OVER:
             raise UserError(f"means over {over!r} queries are unknown; {nearest(over, OVER)}")
         if over == "judged":

@@ -238,7 +238,6 @@ def read_key(path: str | os.PathLike[str]) -> dict[int, str]:
 
 
 def read_votes(path: str | os.PathLike[str], key: Mapping[int, str]) -> dict[int, bool]:
-    """One judge's filled sheet."""
     votes: dict[int, bool] = {}
     for number, row, line in _rows(path, ("number", "vote")):
         vote = row["vote"].strip().lower()

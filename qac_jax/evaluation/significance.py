@@ -84,7 +84,6 @@ def compared(
     permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> list[Comparison]:
-    """All pairs of results by each measure."""
     found: list[Comparison] = []
     for measure in measures:
         values = {result.name: result.values(measure) for result in results}
@@ -171,7 +170,6 @@ class ModelChoice:
 
     @property
     def changed(self) -> bool:
-        """Whether another system than the first is chosen."""
         return self.place > 0
 
 

@@ -100,8 +100,6 @@ class SpanSampling(Checked):
 
 @dataclass(frozen=True)
 class Extraction:
-    """How the contexts of a passage are extracted."""
-
     method: str
     sampling: SpanSampling = SpanSampling()
     keep: int = 1  # the top spans of a passage, of each draw
@@ -114,7 +112,6 @@ class Extraction:
     def contexts(
         self, passages: Sequence[Record], salience: Salience | None
     ) -> Iterator[list[Record]]:
-        """The contexts of each passage."""
         if self.method in (*STRUCTURES, KEYWORDS):
             for passage in passages:
                 if self.method == "title":
@@ -164,8 +161,6 @@ class Job:
 
 @dataclass(frozen=True)
 class CountJob:
-    """Passages whose words are counted."""
-
     passages: Records
     start: int
     stop: int
@@ -252,7 +247,6 @@ class Statistics:
         return statistics
 
     def add(self, other: Statistics) -> None:
-        """Adds the statistics of another part of the corpus."""
         self.documents += other.documents
         self.words += other.words
         self.frequency.update(other.frequency)
@@ -313,8 +307,6 @@ class Bm25Salience:
 
 @dataclass(frozen=True)
 class EncoderSalience:
-    """span · document, by a dual encoder."""
-
     encoder: Encoder
 
     def __call__(

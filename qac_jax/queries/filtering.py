@@ -35,8 +35,6 @@ _ASKING = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Filter(Checked):
-    """Rules for leaving out queries of a passage."""
-
     drop_empty: bool = option(True, "drop texts without a word")
     drop_repeats: bool = option(True, "drop duplicate texts of a passage")
     well_formed: bool = option(
@@ -184,7 +182,6 @@ PARTS = ("all", "train", "held_out")
 
 
 def belongs(passage: Mapping[str, Any], part: str) -> bool:
-    """Whether a passage is in this part of the corpus."""
     return part == "all" or bool(passage.get("held_out")) == (part == "held_out")
 
 

@@ -69,8 +69,6 @@ class Selection:
 
 
 class Sources(abc.ABC):
-    """Makes the contexts of passages."""
-
     def __init__(self, passages: Records, selection: Selection):
         self.passages, self.selection = passages, selection
 

@@ -161,7 +161,6 @@ def targets_of(
 
 
 def without(text: str, part: str) -> str:
-    """The text without the first occurrence of the part."""
     before, separator, after = text.partition(part)
     return f"{before.rstrip()} {after.lstrip()}".strip() if separator else text
 

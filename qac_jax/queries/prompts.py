@@ -54,5 +54,4 @@ def named(
 
 @fields.for_gin
 def tqgen(names: Sequence[str] = tuple(PROMPTS)) -> dict[str, Prompt]:
-    """The prompts with these names."""
     return {name: PROMPTS[name] for name in names}

@@ -45,7 +45,6 @@ class JudgedQueries(NamedTuple):
     origin: str
 
     def only(self, names: Iterable[str], origin: str) -> JudgedQueries:
-        """The judged queries among `names`."""
         names_kept = [name for name in names if name in self.judged]
         return JudgedQueries(
             {name: self.texts[name] for name in names_kept},
@@ -60,8 +59,6 @@ class JudgedQueries(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Questions(Checked):
-    """Which queries are for training and which for tests."""
-
     train: str = option(
         "auto",
         "training queries: judged (of a folder), or none (of docstrings: tests alone)",

@@ -34,8 +34,6 @@ _MOST = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class Splitting(Checked):
-    """How many passages are kept aside."""
-
     share: float = option(
         0.1, "share of the passages for validation, and as many for the test", above=0, below=0.5
     )
@@ -50,7 +48,6 @@ class Splitting(Checked):
             raise UserError(f"at_least={self.at_least} is more than at_most={self.at_most}")
 
     def target(self, passages: int) -> int:
-        """The number of passages of a part that is kept aside."""
         wanted = max(round(self.share * passages), self.at_least)
         return min(wanted, self.at_most, int(_MOST * passages))
 

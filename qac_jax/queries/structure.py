@@ -43,7 +43,6 @@ class TitleRule(Checked):
     title_words: int = option(64, "maximum words of a title", at_least=1)
 
     def of(self, passage: dict[str, Any]) -> str:
-        """The title of a passage's document, or an empty text."""
         title = " ".join((passage.get("title") or "").split())
         if not title and self.first_line != "none" and not passage.get("position"):
             least = 1 if self.first_line == "any" else _FEW + 1

@@ -75,8 +75,6 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """All that a report shows."""
-
     title: str
     evaluations: Sequence[Evaluation] = ()
     curves: Mapping[str, Sequence[Mapping[str, float]]] = dataclasses.field(default_factory=dict)

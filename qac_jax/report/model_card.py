@@ -124,7 +124,6 @@ def _front_matter(
 
 
 def _facts(module: Any) -> dict[str, Any]:
-    """The shape of a model."""
     config = module.config
     inner = getattr(config, "backbone", config)
     facts: dict[str, Any] = {

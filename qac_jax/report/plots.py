@@ -61,8 +61,6 @@ _STYLE: Any = {
 
 
 class Series(NamedTuple):
-    """One line: its name and its points."""
-
     name: str
     x: Sequence[float]
     y: Sequence[float]
@@ -75,7 +73,6 @@ class Plot:
     drawn: str
 
     def file(self) -> str:
-        """A picture of its own."""
         size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', self.drawn)
         assert size is not None
         ground = f'<rect width="{size[1]}" height="{size[2]}" fill="#ffffff"/>'

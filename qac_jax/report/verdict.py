@@ -36,8 +36,6 @@ class Systems:
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """Where the questions of one part come from."""
-
     part: str
     count: int
     source: str
@@ -47,7 +45,6 @@ class Provenance:
 
     @property
     def makers(self) -> str:
-        """Who made them, in words."""
         parts = self.source.split(" and ")
         named = [f"people ({part})" for part in parts if ".tsv" in part]
         named += [part for part in parts if part.startswith("query log")]
@@ -119,7 +116,6 @@ def verdict(
 
 
 def _trained(choice: ModelChoice, models: Sequence[str]) -> str:
-    """Whether training helped on the validation questions."""
     start, *trained = choice.candidates
     if not trained:
         return "Nothing was trained."

@@ -62,8 +62,6 @@ Found = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64: [queries, k
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How ScaNN builds an index."""
-
     leaves: int  # 0: no tree
     hashed: bool = True
     dims_per_block: int = 2
@@ -201,7 +199,6 @@ class Approximate(abc.ABC):
         return scores[:, :k], rows[:, :k]
 
     def largest_effort(self, k: int, rows: int | None = None) -> Effort:
-        """The effort above which recall does not grow."""
         hashed = any(preset.hashed for preset in self.presets)
         candidates = min(len(self) if rows is None else rows, 20 * k) if hashed else 0
         return Effort(max(preset.leaves for preset in self.presets), candidates)
@@ -413,7 +410,6 @@ def faiss_library(what: str = "an index of FAISS") -> Any:
 
 
 def write_faiss(index: Any, path: str) -> None:
-    """Writes an index of FAISS to a file."""
     try:
         faiss_library().write_index(index, path)
     except RuntimeError as error:
@@ -499,7 +495,6 @@ def part_rows(total: int, most: int = 0) -> list[tuple[int, int]]:
 
 
 def build_bytes(rows: int, width: int, method: str = SCANN) -> float:
-    """Peak resident memory of building one part."""
     copied = _COPIES[method] * rows + _SAMPLE_COPIES * min(rows, _SAMPLE)
     return _PROCESS + 4 * width * copied
 

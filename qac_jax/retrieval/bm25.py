@@ -51,8 +51,6 @@ STOP = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Scoring(Checked):
-    """BM25's two parameters and its variant."""
-
     k1: float = option(0.9, at_least=0)
     b: float = option(0.4, at_least=0, at_most=1)
     variant: str = option("lucene", choices=VARIANTS)
@@ -72,8 +70,6 @@ def stemmers() -> tuple[str, ...]:
 
 
 class Analyzer:
-    """Text to words: lower-cased, without stop words, stemmed."""
-
     def __init__(self, stemmer: str = "english", stop_words: bool = True):
         import Stemmer
 
@@ -138,13 +134,11 @@ class Bm25(Searchable):
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
-        """Word -> its column."""
         words = self.artifact.file(VOCABULARY).read_text().splitlines()
         return {word: number for number, word in enumerate(words)}
 
     @functools.cached_property
     def scores(self) -> Any:
-        """bm25s over the files."""
         scores = _library().BM25(method=self.description["variant"])
         scores.scores = {"num_docs": len(self)}
         for name in ARRAYS:

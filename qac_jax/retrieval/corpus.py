@@ -168,14 +168,12 @@ def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
 
 
 def location(artifact: Artifact, base: epath.PathLike) -> dict[str, str]:
-    """The location of an artefact, for `find`."""
     path = os.path.abspath(os.fspath(artifact.path))
     relative = os.path.relpath(path, os.path.abspath(os.fspath(base)))
     return {"path": path, "relative": relative, "identity": artifact.identity}
 
 
 def write_ids(out: Writer, ids: Iterable[str]) -> int:
-    """Writes both files; returns how many ids there are."""
     ends = [0]
     with out.open(IDS, "wb") as file:
         for name in ids:
@@ -218,8 +216,6 @@ class Ids(Sequence[str]):
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """One passage of a ranking."""
-
     id: str
     score: float
     title: str = ""
@@ -253,7 +249,6 @@ class Searchable(abc.ABC):
         """(scores float32, rows int64) [questions, k], best first; row -1 where there is none."""
 
     def run(self, queries: Mapping[str, str], k: int) -> Run:
-        """The run of queries (id -> text), as in a TREC file."""
         scores, rows = self.find(list(queries.values()), min(k, len(self)))
         return {
             name: ranking(self.ids, best, gains)

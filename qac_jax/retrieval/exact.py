@@ -179,7 +179,6 @@ def best(scores: jax.Array, k: int) -> State:
 
 
 def check_width(queries: np.ndarray, width: int) -> None:
-    """Raises UserError for queries of another encoder."""
     if queries.ndim != 2 or queries.shape[1] != width:
         raise UserError(
             f"the queries are vectors of {queries.shape[-1]} dimensions and the index holds "

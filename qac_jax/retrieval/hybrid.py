@@ -97,7 +97,6 @@ class Parts:
 
     @property
     def windows(self) -> Windows | None:
-        """Those of the dense index, where they count."""
         return self.dense.windows if self.settings.windows else None
 
     def by_words(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -157,7 +156,6 @@ class Hybrid(Searchable):
 
     @functools.cached_property
     def encoder(self) -> Encoder:
-        """The encoder that made the vectors, with the same options."""
         place = index.place_of_encoder(self.artifact, self._encoder)
         return Encoder.remembered(self.artifact.info["encoder"], place)
 

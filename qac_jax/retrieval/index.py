@@ -58,7 +58,6 @@ class Index(Searchable):
 
     @functools.cached_property
     def searcher(self) -> Exact | approximate.Approximate:
-        """Loaded at first use."""
         if self.description["method"] == EXACT:
             return Exact(self.vectors)
         effort = self.artifact.info.get("effort")
@@ -72,7 +71,6 @@ class Index(Searchable):
 
     @functools.cached_property
     def vectors(self) -> Vectors:
-        """The vectors of an exact index."""
         parts = self.description["parts"]
         files = [name for part in parts for name in shard_names(self.artifact, f"{part}/")]
         return Vectors([os.fspath(self.artifact.path / name) for name in files])
@@ -93,7 +91,6 @@ class Index(Searchable):
 
     @functools.cached_property
     def encoder(self) -> Encoder:
-        """The encoder that made the vectors, with the same options."""
         known = self.artifact.info["encoder"]
         return Encoder.remembered(known, place_of_encoder(self.artifact, self._encoder))
 
@@ -178,7 +175,6 @@ def link_vectors(vectors: Artifact, part: str, out: Writer) -> None:
 
 
 def link_whole(artifact: Artifact, name: str, out: Writer) -> None:
-    """A finished artefact as a folder of another one."""
     folder = out.begin(name)
     for file in (*artifact.files, artifacts.COMMIT):
         target = folder / file

@@ -57,16 +57,12 @@ Matcher = Callable[[Sequence[str]], Callable[[str], bool]]
 
 @dataclasses.dataclass(frozen=True)
 class Mining(Checked):
-    """How hard negatives are drawn from rankings."""
-
     depth: int = option(200, "passages of each ranking that negatives are drawn from", at_least=1)
     keep: int = option(128, "negatives per query", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Labelling(Checked):
-    """How a teacher's scores become labels."""
-
     positive: float = option(0.9, "probability above which a candidate is a positive", at_most=1)
     negative: float = option(0.1, "probability below which it is a negative", at_least=0)
     positives: str = option(
@@ -109,8 +105,6 @@ class Question:
 
 
 class Miner:
-    """Several searchers over the same passages."""
-
     def __init__(
         self, passages: Records, searchers: Mapping[str, Searchable], mining: Mining, seed: int = 42
     ):
@@ -181,7 +175,6 @@ def _text_hash(text: str) -> int:
 def judged_queries(
     queries: str | os.PathLike[str], qrels: str | os.PathLike[str], passages: Records
 ) -> list[Question]:
-    """The queries of a file, with positives from judgements."""
     texts = {query.id: query.text for query in read_queries(queries)}
     return questions_of(texts, by_query(read_judgements(qrels, queries=texts)), passages)
 
@@ -397,12 +390,10 @@ class RunLabels:
 
 
 def judgements(path: str) -> dict[str, dict[str, int]]:
-    """query -> passage -> grade; empty without a file."""
     return by_query(read_judgements(path)) if path else {}
 
 
 def questions(path: str) -> dict[str, tuple[str, ...]]:
-    """query -> answers; empty without a file."""
     answers = {query.id: query.answers for query in read_queries(path)} if path else {}
     if path and not any(answers.values()):
         raise UserError(f"the questions of {path} lack answers; give a file with answers")

@@ -134,7 +134,6 @@ class Reranking:
 
     @functools.cached_property
     def reranker(self) -> Reranker:
-        """Loaded at first use."""
         return Reranker.load(self.model, self.options, self.inference)
 
     def reranked(self, piece: Sequence[str]) -> Run:
@@ -188,7 +187,6 @@ def reranked_hits(question: str, candidates: Sequence[Hit], model: str | Reranke
 
 
 def shown(question: str, hits: Sequence[Hit]) -> str:
-    """Titles, scores and snippets as text for the terminal."""
     lines = []
     for rank, hit in enumerate(hits, 1):
         name = f"{hit.title}  ({hit.id})" if hit.title else hit.id

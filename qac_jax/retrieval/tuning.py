@@ -35,8 +35,6 @@ _GAIN = 0.0003
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """The recall and the speed of one effort."""
-
     leaves: int
     reorder: int
     recall: float

@@ -68,7 +68,6 @@ class Vectors:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Vectors:
-        """The vectors of an artefact, in the order of its ids."""
         return cls([os.fspath(artifact.path / name) for name in shard_names(artifact)])
 
     def __len__(self) -> int:
@@ -88,7 +87,6 @@ class Vectors:
         return rows
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """A copy of these rows, in this order."""
         taken = np.empty((len(rows), self.width), self.dtype)
         for shard in self.shards:
             inside = (rows >= shard.start) & (rows < shard.stop)
