@@ -69,7 +69,7 @@ def in_one_kernel(runtime: Runtime, config: Any) -> bool:
 
 def attend_joint(
     joint: Array,
-    lengths: Array | Packed,
+    lengths: Lengths,
     heads: int,
     *,
     keys: Keys = None,

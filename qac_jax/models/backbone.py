@@ -5,35 +5,19 @@ the keys of Hugging Face's config.json and the names of the tensors in a weights
 makes it known to whatever loads or stores models; nothing else names it. Sequence-to-sequence
 models inherit from it directly, encoders through `BackboneConfig`.
 
-A new backbone is one file of this room with two classes, and a gin file with its sizes.
-
-`XConfig(BackboneConfig)`, a frozen dataclass decorated with `@register`:
-
-* its fields, with the defaults of transformers' configuration class (what config.json leaves out);
-* as class variables how Hugging Face's files spell it: display_name, model_types, hf_class,
-  hf_fields, hf_words, hf_bases, hf_parts, hf_tied, hf_names, hf_layers and hf_layer;
-* `build(runtime)` (the network), `stack(runtime, count)` (count layers, called as
-  stack(x, lengths, keys, wanted=(), rows=None) -> (x, states), also for heads on top);
-* of the layers, that they may be computed without padding (`packs`, see packing.py);
-* where they differ from a BERT's: `max_length`, `token_types`, `embedding_size`, `pooler_rows`,
-  `classifier_rate`, `hf_classifier`, `from_hf`, `to_hf`, `position_free`, `table`.
-
-`X(Backbone)`, a Linen module with the fields config and runtime. It names `embedding_class`,
-`mlm_activation` and `pooler_activation`, or has a `setup` of its own that makes
-
-* `embeddings`: called as embeddings(ids, token_types, keys) -> [B, L, hidden];
-* `layers`: config.stack(runtime, config.num_layers);
-* `pooler` where config.pooler, and `mlm_head` where config.mlm_head (their parameters are the
-  subtrees of these names, and all of what these parts have of their own);
-
-and which overrides, where it differs from a BERT: `embed`, `pool`, `word_table`,
-`position_vectors`.
+A new backbone is one file of this room and a gin file with its sizes (docs/extending.md): a frozen
+`XConfig(BackboneConfig)` with `@register` whose fields have the defaults of transformers' class,
+whose class variables say how Hugging Face's files spell it, and which makes its layers: `stack`
+(count layers, called as stack(x, lengths, keys, wanted=(), rows=None) -> (x, states), for heads
+too) and `embedding_class`, called as embeddings(ids, token_types, keys) -> [B, L, hidden]. One
+that differs more from a BERT has a `Backbone` of its own, which `build` returns.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import importlib
 import pkgutil
 import typing
@@ -95,20 +79,23 @@ def named(names: Mapping[str, str], **prefixes: str) -> Table:
     return table
 
 
-# Fields that are sizes, and the largest that any of them can have.
 _SIZES = (
     "vocab_size hidden_size num_layers num_heads intermediate_size max_positions d_model d_kv d_ff"
 ).split()
-_LARGEST = 1 << 28
+_LARGEST = 1 << 28  # that any of them can be
 
 
-@dataclasses.dataclass(frozen=True)
 class Architecture(abc.ABC):
     """What is common to the configurations of all networks that have a Hugging Face folder.
 
-    In names of tensors "{encoder}" and "{model}" stand for what the names of the encoder, and those
-    of a larger model around it, begin with in a file.
+    They are frozen dataclasses. In names of tensors "{encoder}" and "{model}" stand for what the
+    names of the encoder, and those of a larger model around it, begin with in a file.
     """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
 
     # What people call it: "BERT".
     display_name: ClassVar[str]
@@ -138,17 +125,6 @@ class Architecture(abc.ABC):
         """What the encoder's names begin with when we write it inside of a larger model."""
         return next(iter(self.hf_bases), "")
 
-    # Fields, or properties.
-    @property
-    @abc.abstractmethod
-    def vocab_size(self) -> int:
-        """Rows of the table of word embeddings."""
-
-    @property
-    @abc.abstractmethod
-    def hidden_size(self) -> int:
-        """The width of a hidden state."""
-
     @property
     def embedding_size(self) -> int:
         """The width of the table of word embeddings."""
@@ -156,13 +132,8 @@ class Architecture(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def num_layers(self) -> int:
-        """Layers of the encoder."""
-
-    @property
-    @abc.abstractmethod
-    def num_heads(self) -> int:
-        """Attention heads of a layer."""
+    def embedding_std(self) -> float:
+        """The standard deviation of new word embeddings."""
 
     @abc.abstractmethod
     def build(self, runtime: Runtime) -> nn.Module:
@@ -172,17 +143,9 @@ class Architecture(abc.ABC):
     def table(self, encoder: str = "", model: str = "") -> Table:
         """The tensor of every parameter; encoder, model: what names begin with."""
 
-    @property
-    @abc.abstractmethod
-    def embedding_std(self) -> float:
-        """The standard deviation of new word embeddings."""
-
     def words_of(self, params: Mapping[str, Any]) -> Any:
         """The table of word embeddings in a tree of parameters."""
-        value: Any = params
-        for name in self.word_embedding:
-            value = value[name]
-        return value
+        return functools.reduce(lambda tree, name: tree[name], self.word_embedding, params)
 
     def with_words(self, params: Mapping[str, Any], table: Any) -> dict[str, Any]:
         """The tree with another table of word embeddings; what it lacks on the way is added."""
@@ -196,10 +159,7 @@ class Architecture(abc.ABC):
 
     @classmethod
     def reads(cls, raw: Mapping[str, Any]) -> bool:
-        """Whether a config.json is one of this architecture.
-
-        Override it where two share a model_type (by raw["architectures"]).
-        """
+        """Whether a config.json is one of this architecture."""
         return raw.get("model_type") in cls.model_types
 
     @classmethod
@@ -227,10 +187,8 @@ class Architecture(abc.ABC):
     def hf_has(cls, part: str, raw: Mapping[str, Any], tensors: set[str], table: Table) -> bool:
         """Whether a folder's model has this one of `hf_parts`.
 
-        tensors: the names in its weights; table: that of a model with all parts. Override it where
-        two parts share tensors.
+        tensors: the names in its weights; table: that of a model with all parts.
         """
-        del raw
         return any(table[path].name in tensors for path in table if path.split("/")[0] == part)
 
     def to_hf(self) -> dict[str, Any]:
@@ -260,10 +218,8 @@ def register(cls: type[Kind]) -> type[Kind]:
 
 
 def registered() -> dict[str, type[Architecture]]:
-    """All architectures by the names of their classes: those of this room, and what was imported.
-
-    The files of this room are imported here, so that a new one needs no mention anywhere.
-    """
+    """All architectures by the names of their classes: the files of this room are imported here,
+    so that a new one needs no mention anywhere."""
     room = importlib.import_module(__package__ or "")
     for module in pkgutil.iter_modules(room.__path__):
         if not module.ispkg:
@@ -343,6 +299,11 @@ class BackboneConfig(Architecture):
     word_embedding: ClassVar = ("embeddings", "word", "embedding")
     # The row of the position embeddings that a text's first token has.
     first_position: ClassVar[int] = 0
+    # Called with (config, runtime).
+    embedding_class: ClassVar[type[nn.Module]]
+    # Of the MLM head (None: that of the layers), and of the pooler.
+    mlm_activation: ClassVar[str | None] = None
+    pooler_activation: ClassVar[str] = "tanh"
     # Whether `embeddings` leave positions to the layers (relative, rotary). Decoders that read
     # embeddings know no order then, unless their layers do.
     position_free: ClassVar[bool] = False
@@ -358,9 +319,8 @@ class BackboneConfig(Architecture):
                 raise UserError(f"{name}={getattr(self, name)} is not in [0, 1)")
         activation(self.activation)
 
-    @abc.abstractmethod
     def build(self, runtime: Runtime) -> Backbone:
-        """The network."""
+        return Backbone(self, runtime)
 
     @abc.abstractmethod
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
@@ -442,11 +402,6 @@ class BackboneOutput(NamedTuple):
         return self.last[:, 0]
 
 
-def take_positions(hidden: Array, positions: Array) -> Array:
-    """hidden [B, L, D] at positions [B, M] -> [B, M, D]."""
-    return jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip")
-
-
 def example_texts() -> tuple[Array, Array]:
     """Ids and lengths, to initialise what reads texts."""
     return jnp.zeros((1, 2), jnp.int32), jnp.ones((1,), jnp.int32)
@@ -458,22 +413,16 @@ class Backbone(nn.Module):
     config: BackboneConfig
     runtime: Runtime = Runtime()
 
-    # Called with (config, runtime).
-    embedding_class: ClassVar[type[nn.Module]]
-    # Of the MLM head (None: that of the layers), and of the pooler.
-    mlm_activation: ClassVar[str | None] = None
-    pooler_activation: ClassVar[str] = "tanh"
-
     def setup(self) -> None:
         config, runtime = self.config, self.runtime
-        self.embeddings = self.embedding_class(config, runtime)
+        self.embeddings = config.embedding_class(config, runtime)
         self.layers = config.stack(runtime, config.num_layers)
         if config.pooler:
             init = nn.initializers.normal(config.initializer_range)
             width = config.hidden_size
             self.pooler = Dense(width, ("embed", None), runtime.compute_dtype, init)
         if config.mlm_head:
-            self.mlm_head = MlmHead(config, runtime, self.mlm_activation)
+            self.mlm_head = MlmHead(config, runtime, config.mlm_activation)
 
     def __call__(
         self,
@@ -491,10 +440,20 @@ class Backbone(nn.Module):
         only the first `rows` positions (1 where only the CLS vector is used).
         """
         config, count = self.config, self.config.num_layers
-        wanted = {number: self._resolve(number) for number in hidden_states}
+        wanted = {number: number + (count + 1) * (number < 0) for number in hidden_states}
+        if odd := [number for number, state in wanted.items() if not 0 <= state <= count]:
+            raise UserError(
+                f"hidden state {odd[0]} does not exist; this {config.display_name} of {count} "
+                f"layers has 0 to {count}"
+            )
         if rows is not None and count in wanted.values():
             raise UserError("rows= cuts the last hidden state, which hidden_states asks for whole")
-        x = self.embed(self._without_padding(ids, lengths), token_types, keys)
+        if lengths is not None and self.runtime.packed and platform() == "gpu":
+            # Padding outside of the word table: its vectors are never read, but their gradients,
+            # which are 0, would be added to the padding's row one by one, half of all additions.
+            within = jnp.arange(ids.shape[1]) < lengths[:, None]
+            ids = jnp.where(within, ids, config.vocab_size)
+        x = self.embed(ids, token_types, keys)
         x, states = self.layers(x, lengths, keys, wanted=tuple(wanted.values()), rows=rows)
         if self.is_initializing() and config.mlm_head:
             self.mlm_logits(x[:, :1])
@@ -514,21 +473,9 @@ class Backbone(nn.Module):
         types = token_types if self.config.token_types > 1 else None
         return self.embeddings(ids, types, keys)
 
-    def _without_padding(self, ids: Array, lengths: Array | None) -> Array:
-        """On a GPU: ids whose padding is outside of the word table, where texts are packed.
-
-        The vectors of padding are never read, but their gradients, which are 0, would be added to
-        the padding's row of the table one by one: half of all additions.
-        """
-        if lengths is None or not self.runtime.packed or platform() != "gpu":
-            return ids
-        within = jnp.arange(ids.shape[1]) < lengths[:, None]
-        return jnp.where(within, ids, self.config.vocab_size)
-
     def pool(self, x: Array, lengths: Array | None, keys: Array | None) -> Array:
         """The pooled vectors [B, hidden] of last hidden states (its first `pooler_rows`)."""
-        del lengths, keys
-        return activation(self.pooler_activation)(self.pooler(x[:, 0]))
+        return activation(self.config.pooler_activation)(self.pooler(x[:, 0]))
 
     def mlm_logits(
         self, hidden: Array, positions: Array | None = None, padded: bool = False
@@ -542,7 +489,7 @@ class Backbone(nn.Module):
                 f"this {self.config.display_name} has no MLM head; make it with mlm_head=True"
             )
         if positions is not None:
-            hidden = take_positions(hidden, positions)
+            hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip")
         return self.mlm_head(hidden, self.word_table(), padded)
 
     def word_table(self) -> Array:
@@ -565,19 +512,7 @@ class Backbone(nn.Module):
 
     @nn.nowrap
     def example_inputs(self) -> tuple[Array, ...]:
-        """Arguments that initialise it."""
         return example_texts()
-
-    @nn.nowrap
-    def _resolve(self, number: int) -> int:
-        count = self.config.num_layers
-        state = number + count + 1 if number < 0 else number
-        if not 0 <= state <= count:
-            raise UserError(
-                f"hidden state {number} does not exist; this {self.config.display_name} of {count} "
-                f"layers has 0 to {count}"
-            )
-        return state
 
 
 # What gin files of models bind and those of objectives refer to, so that these name no

@@ -102,14 +102,12 @@ class Bert(Backbone):
     config: FamilyConfig
     runtime: Runtime = Runtime()
 
-    embedding_class: ClassVar = BertEmbeddings
-
 
 @dataclasses.dataclass(frozen=True)
 class FamilyConfig(BackboneConfig):
     """What the family has in common; the class variables are BERT's."""
 
-    network: ClassVar[type[Backbone]] = Bert
+    embedding_class: ClassVar = BertEmbeddings
     # Whether the attention's output is dropped before it is added.
     drops_attention_output: ClassVar[bool] = True
     # Rows of the token types' table; 0: there is none.
@@ -145,7 +143,7 @@ class FamilyConfig(BackboneConfig):
     }
 
     def build(self, runtime: Runtime) -> Backbone:
-        return self.network(self, runtime)
+        return Bert(self, runtime)
 
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
         return Layers(partial(EncoderLayer, self, runtime), count, runtime)
@@ -203,12 +201,6 @@ class BertConfig(FamilyConfig):
         return super().to_hf(labels) | {"position_embedding_type": "absolute"}
 
 
-class Roberta(Bert):
-    """A RoBERTa or XLM-R."""
-
-    mlm_activation: ClassVar = "gelu"  # whatever that of the layers is
-
-
 @register
 @dataclasses.dataclass(frozen=True)
 class RobertaConfig(BertConfig):
@@ -222,7 +214,7 @@ class RobertaConfig(BertConfig):
     vocab_size: int = 50265
     pad_id: int = 1
 
-    network: ClassVar = Roberta
+    mlm_activation: ClassVar = "gelu"  # whatever that of the layers is
     display_name: ClassVar = "RoBERTa"
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
     hf_class: ClassVar = "Roberta"
@@ -264,12 +256,6 @@ class XlmRobertaConfig(RobertaConfig):
     hf_class: ClassVar = "XLMRoberta"
 
 
-class DistilBert(Bert):
-    """A DistilBERT."""
-
-    pooler_activation: ClassVar = "relu"
-
-
 @register
 @dataclasses.dataclass(frozen=True)
 class DistilBertConfig(FamilyConfig):
@@ -277,23 +263,20 @@ class DistilBertConfig(FamilyConfig):
 
     num_layers: int = 6
 
-    network: ClassVar = DistilBert
+    pooler_activation: ClassVar = "relu"
     drops_attention_output: ClassVar = False
     display_name: ClassVar = "DistilBERT"
     model_types: ClassVar[tuple[str, ...]] = ("distilbert",)
     hf_class: ClassVar = "DistilBert"
     hf_fields: ClassVar = {
-        "vocab_size": "vocab_size",
+        **{k: v for k, v in BackboneConfig.hf_fields.items() if k != "layer_norm_eps"},
         "hidden_size": "dim",
         "num_layers": "n_layers",
         "num_heads": "n_heads",
         "intermediate_size": "hidden_dim",
-        "max_positions": "max_position_embeddings",
         "activation": "activation",
         "hidden_dropout": "dropout",
         "attention_dropout": "attention_dropout",
-        "initializer_range": "initializer_range",
-        "pad_id": "pad_token_id",
     }
     hf_bases: ClassVar[tuple[str, ...]] = ("distilbert.",)
     hf_names: ClassVar = FamilyConfig.hf_names | {
@@ -329,13 +312,6 @@ class DistilBertConfig(FamilyConfig):
             )
 
 
-class Electra(Bert):
-    """An ELECTRA, the generator or the discriminator."""
-
-    pooler_activation: ClassVar = "gelu"
-    mlm_activation: ClassVar = "gelu"
-
-
 @register
 @dataclasses.dataclass(frozen=True)
 class ElectraConfig(BertConfig):
@@ -350,7 +326,8 @@ class ElectraConfig(BertConfig):
     intermediate_size: int = 1024
     embedding_size: int = 128
 
-    network: ClassVar = Electra
+    pooler_activation: ClassVar = "gelu"
+    mlm_activation: ClassVar = "gelu"
     display_name: ClassVar = "ELECTRA"
     model_types: ClassVar[tuple[str, ...]] = ("electra",)
     hf_class: ClassVar = "Electra"
@@ -380,12 +357,6 @@ class ElectraConfig(BertConfig):
         return found
 
 
-class Mpnet(Bert):
-    """An MPNet."""
-
-    mlm_activation: ClassVar = "gelu"
-
-
 @register
 @dataclasses.dataclass(frozen=True)
 class MpnetConfig(FamilyConfig):
@@ -400,7 +371,7 @@ class MpnetConfig(FamilyConfig):
     pad_id: int = 1
     num_buckets: int = 32
 
-    network: ClassVar = Mpnet
+    mlm_activation: ClassVar = "gelu"
     # transformers' code fixes these, whatever config.json says of padding and of distances.
     first_position: ClassVar = 2
     max_distance: ClassVar = 128

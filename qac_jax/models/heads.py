@@ -6,7 +6,7 @@ transformer.py} and, for the causal decoder, {"norm"}.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -34,63 +34,8 @@ from qac_jax.models.packing import Keys, Lengths
 from qac_jax.models.transformer import INPUT_SITE, Attention, Layers, Mlp
 
 
-# Poolings: hidden states [B, L, D] to one vector a text, of the tokens from `start` to `ends`.
-
-
-def _first(hidden: Array, ends: Array, start: int) -> Array:
-    del ends
-    return hidden[:, start]
-
-
-def _last(hidden: Array, ends: Array, start: int) -> Array:
-    del start
-    place = jnp.maximum(ends - 1, 0)[:, None, None]
-    return jnp.take_along_axis(hidden, place, axis=1)[:, 0]
-
-
-def _max(hidden: Array, ends: Array, start: int) -> Array:
-    seen = _seen(hidden, ends, start)
-    return jnp.where(seen, hidden, jnp.finfo(hidden.dtype).min).max(1)
-
-
-def _sum_and_count(hidden: Array, ends: Array, start: int) -> tuple[Array, Array]:
-    total = jnp.where(_seen(hidden, ends, start), hidden, 0).sum(1)
-    return total, jnp.maximum(ends - start, 1)[:, None].astype(hidden.dtype)
-
-
-def _mean(hidden: Array, ends: Array, start: int) -> Array:
-    total, count = _sum_and_count(hidden, ends, start)
-    return total / count
-
-
-def _mean_sqrt_len(hidden: Array, ends: Array, start: int) -> Array:
-    total, count = _sum_and_count(hidden, ends, start)
-    return total / jnp.sqrt(count)
-
-
-def _weighted_mean(hidden: Array, ends: Array, start: int) -> Array:
-    """Token i weighs i, from 1 (Muennighoff, 2022, SGPT); a prompt's numbers are not given anew."""
-    weights = jnp.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)[:, None]
-    weights = jnp.where(_seen(hidden, ends, start), weights, 0)
-    return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
-
-
-def _seen(hidden: Array, ends: Array, start: int) -> Array:
-    """[B, L, 1]: the tokens that are pooled."""
-    positions = jnp.arange(hidden.shape[1])
-    return ((positions >= start) & (positions < ends[:, None]))[..., None]
-
-
-# sentence-transformers' names.
-_POOLINGS: Mapping[str, Callable[[Array, Array, int], Array]] = {
-    "cls": _first,
-    "mean": _mean,
-    "max": _max,
-    "lasttoken": _last,
-    "weightedmean": _weighted_mean,
-    "mean_sqrt_len_tokens": _mean_sqrt_len,
-}
-POOLINGS = tuple(_POOLINGS)
+# Poolings by sentence-transformers' names.
+POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
 
 
 def check_pooling(name: str) -> None:
@@ -104,9 +49,23 @@ def pool(name: str, hidden: Array, lengths: Array | None, start: int = 0) -> Arr
 
     start: how many of the first tokens (a prompt's, with what stands before it) are left out.
     """
-    if lengths is None:
-        lengths = jnp.full(hidden.shape[0], hidden.shape[1])
-    return _POOLINGS[name](hidden, lengths, start)
+    if name == "cls":
+        return hidden[:, start]
+    positions = jnp.arange(hidden.shape[1])
+    ends = jnp.full(hidden.shape[0], hidden.shape[1]) if lengths is None else lengths
+    if name == "lasttoken":
+        place = jnp.maximum(ends - 1, 0)[:, None, None]
+        return jnp.take_along_axis(hidden, place, axis=1)[:, 0]
+    seen = ((positions >= start) & (positions < ends[:, None]))[..., None]
+    if name == "max":
+        return jnp.where(seen, hidden, jnp.finfo(hidden.dtype).min).max(1)
+    if name == "weightedmean":
+        # Token i weighs i, from 1 (Muennighoff, 2022, SGPT), whatever prompt is left out.
+        weights = jnp.where(seen, (positions + 1.0).astype(hidden.dtype)[:, None], 0)
+        return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
+    total = jnp.where(seen, hidden, 0).sum(1)
+    count = jnp.maximum(ends - start, 1)[:, None].astype(hidden.dtype)
+    return total / (count if name == "mean" else jnp.sqrt(count))
 
 
 def pooled_rows(name: str, start: int = 0) -> int | None:
@@ -117,7 +76,7 @@ def pooled_rows(name: str, start: int = 0) -> int | None:
 def mean_pool(hidden: Array, lengths: Array | None) -> Array:
     """The mean over each row's real tokens, special ones included: [B, L, D] -> [B, D]."""
     wide = hidden.astype(statistics_dtype(hidden.dtype))  # sums of long texts exceed float16
-    mean = wide.mean(1) if lengths is None else _mean(wide, lengths, 0)
+    mean = wide.mean(1) if lengths is None else pool("mean", wide, lengths)
     return mean.astype(hidden.dtype)
 
 
@@ -270,9 +229,11 @@ def with_cls(cls: Array, rest: Array) -> Array:
 
 
 class _Head(nn.Module):
+    config: Any
+    runtime: Runtime = Runtime()
+
     @nn.nowrap
     def example_inputs(self) -> tuple[Array, ...]:
-        """Arguments that initialise it."""
         width = self.config.hidden_size
         return jnp.zeros((1, width)), jnp.zeros((1, 2, width))
 
@@ -284,8 +245,6 @@ class BidirectionalHead(_Head):
     CoT-MAE it is `Backbone.embed` of the other text, masked on its own.
     """
 
-    config: Any
-    runtime: Runtime = Runtime()
     num_layers: int = 2
 
     def setup(self) -> None:
@@ -305,8 +264,6 @@ class CausalDecoder(_Head):
     it and column 0, the passage; -1 is the plain causal decoder.
     """
 
-    config: Any
-    runtime: Runtime = Runtime()
     num_layers: int = 1
     window: int = -1
 
@@ -320,8 +277,7 @@ class CausalDecoder(_Head):
         self, cls: Array, rest: Array, lengths: Array | None = None, keys: Array | None = None
     ) -> Array:
         """cls [B, D], rest [B, L, D], lengths of the rest -> hidden [B, L, D]."""
-        x = with_cls(cls, rest)
-        x = dropout(x, keys, INPUT_SITE, self.config.hidden_dropout)
+        x = dropout(with_cls(cls, rest), keys, INPUT_SITE, self.config.hidden_dropout)
         visible = causal_window(x.shape[1], self.window)
         return self.norm(self.layers(x, lengths, keys, visible)[0])
 

@@ -5,8 +5,8 @@
     cache = model.apply(variables, memory, lengths, 64, method="init_cache")
     logits, cache = model.apply(variables, ids, cache, method="step")
 
-Beside it T5's encoder by itself (`T5Encoder`), and a start from which a small T5 can copy before it
-has learned anything (`copying`).
+Beside it T5's encoder by itself, and a start from which a small T5 can copy before it has learned
+anything (`copying`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.backbone import Architecture, Backbone, BackboneConfig, Slot, Table, register
+from qac_jax.models.backbone import Architecture, BackboneConfig, Slot, Table, register
 from qac_jax.models.heads import log_likelihood, tied_logits
 from qac_jax.models.layers import Array, Embedding, Runtime, dropout, shard
 from qac_jax.models.packing import Keys, Lengths, Rows
@@ -129,7 +129,7 @@ class T5Config(Architecture):
         return alone and raw.get("model_type") in cls.model_types
 
     @property
-    def hidden_size(self) -> int:
+    def hidden_size(self) -> int:  # type: ignore[override]
         return self.d_model
 
     @property
@@ -310,6 +310,37 @@ def shift_right(targets: Array, start_id: int) -> Array:
     return jnp.concatenate([start, targets[..., :-1]], axis=-1)
 
 
+class T5Embeddings(nn.Module):
+    """Words."""
+
+    config: T5EncoderConfig
+    runtime: Runtime
+
+    def setup(self) -> None:
+        config = self.config
+        init = nn.initializers.normal(config.initializer_factor)
+        self.word = Embedding(config.vocab_size, config.hidden_size, "vocab", init)
+
+    def __call__(self, ids: Array, token_types: Array | None, keys: Array | None) -> Array:
+        x = shard(self.word(ids).astype(self.runtime.compute_dtype), "batch", "length", None)
+        return dropout(x, keys, 0, self.config.hidden_dropout)
+
+
+# Fields of a T5's encoder -> those of a T5.
+_FIELDS = {
+    name: name
+    for name in (
+        "vocab_size num_layers num_heads layer_norm_eps pad_id eos_id num_buckets max_distance "
+        "feed_forward initializer_factor"
+    ).split()
+} | {
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "head_size": "d_kv",
+    "hidden_dropout": "dropout",
+}
+
+
 @register
 @dataclasses.dataclass(frozen=True)
 class T5EncoderConfig(BackboneConfig):
@@ -337,25 +368,12 @@ class T5EncoderConfig(BackboneConfig):
     initializer_factor: float = 1.0
     eos_id: int = 1
 
+    embedding_class: ClassVar = T5Embeddings
     display_name: ClassVar = "T5 encoder"
     model_types: ClassVar[tuple[str, ...]] = T5Config.model_types
     hf_class: ClassVar = "T5Encoder"
-    hf_fields: ClassVar = {
-        "vocab_size": "vocab_size",
-        "hidden_size": "d_model",
-        "num_layers": "num_layers",
-        "num_heads": "num_heads",
-        "intermediate_size": "d_ff",
-        "max_positions": "n_positions",
-        "layer_norm_eps": "layer_norm_epsilon",
-        "hidden_dropout": "dropout_rate",
-        "pad_id": "pad_token_id",
-        "head_size": "d_kv",
-        "num_buckets": "relative_attention_num_buckets",
-        "max_distance": "relative_attention_max_distance",
-        "feed_forward": "feed_forward_proj",
-        "initializer_factor": "initializer_factor",
-        "eos_id": "eos_token_id",
+    hf_fields: ClassVar = {"max_positions": "n_positions"} | {
+        ours: T5Config.hf_fields[field] for ours, field in _FIELDS.items()
     }
     hf_words: ClassVar = "shared.weight"
     hf_tied: ClassVar = {"encoder.embed_tokens.weight": "shared.weight"}
@@ -379,23 +397,7 @@ class T5EncoderConfig(BackboneConfig):
     @cached_property
     def whole(self) -> T5Config:
         """The T5 that this is the encoder of."""
-        return T5Config(
-            vocab_size=self.vocab_size,
-            d_model=self.hidden_size,
-            d_kv=self.head_size,
-            d_ff=self.intermediate_size,
-            num_layers=self.num_layers,
-            num_heads=self.num_heads,
-            num_buckets=self.num_buckets,
-            max_distance=self.max_distance,
-            feed_forward=self.feed_forward,
-            dropout=self.hidden_dropout,
-            layer_norm_eps=self.layer_norm_eps,
-            initializer_factor=self.initializer_factor,
-        )
-
-    def build(self, runtime: Runtime) -> T5Encoder:
-        return T5Encoder(self, runtime)
+        return T5Config(**{field: getattr(self, ours) for ours, field in _FIELDS.items()})
 
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
         return T5Layers(self, runtime, count)
@@ -465,31 +467,6 @@ class T5Layers(nn.Module):
         if self.count in wanted:
             states[self.count] = x
         return x, states
-
-
-class T5Embeddings(nn.Module):
-    """Words."""
-
-    config: T5EncoderConfig
-    runtime: Runtime
-
-    def setup(self) -> None:
-        config = self.config
-        init = nn.initializers.normal(config.initializer_factor)
-        self.word = Embedding(config.vocab_size, config.hidden_size, "vocab", init)
-
-    def __call__(self, ids: Array, token_types: Array | None, keys: Array | None) -> Array:
-        x = shard(self.word(ids).astype(self.runtime.compute_dtype), "batch", "length", None)
-        return dropout(x, keys, 0, self.config.hidden_dropout)
-
-
-class T5Encoder(Backbone):
-    """ids [B, L] right-padded, lengths [B] (None: no padding) -> BackboneOutput."""
-
-    config: T5EncoderConfig
-    runtime: Runtime = Runtime()
-
-    embedding_class: ClassVar = T5Embeddings
 
 
 # Chosen on random texts, where 60 steps of training then copy 96 % of the tokens.

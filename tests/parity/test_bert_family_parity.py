@@ -15,7 +15,7 @@ import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface
-from qac_jax.models.bert import DistilBertConfig, Mpnet, MpnetConfig
+from qac_jax.models.bert import DistilBertConfig, MpnetConfig
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import Runtime
 from qac_jax.models.modernbert import ModernBert, ModernBertConfig
@@ -182,7 +182,7 @@ def test_what_no_such_model_has() -> None:
         MpnetConfig(num_buckets=16)
     with pytest.raises(UserError, match="max_positions=2 leaves no position"):
         MpnetConfig(max_positions=2)
-    ids, module = np.ones((1, 23), np.int32), Mpnet(MPNET)
+    ids, module = np.ones((1, 23), np.int32), MPNET.build(Runtime())
     with pytest.raises(UserError, match="23 tokens .* 22 positions"):
         module.apply({"params": backbones.new_parameters(module)}, ids)
 
