@@ -134,6 +134,8 @@ def protocol(name: str) -> Protocol:
 
 @dataclasses.dataclass(frozen=True)
 class Judging:
+    """How rankings are judged."""
+
     protocol: str = option(
         "own", "evaluation protocol", choices=("own", "msmarco", "trec_dl", "beir")
     )

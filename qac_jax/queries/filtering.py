@@ -35,6 +35,8 @@ _ASKING = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Filter(Checked):
+    """Rules for leaving out queries of a passage."""
+
     drop_empty: bool = option(True, "drop texts without a word")
     drop_repeats: bool = option(True, "drop duplicate texts of a passage")
     well_formed: bool = option(

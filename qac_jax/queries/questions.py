@@ -59,6 +59,8 @@ class JudgedQueries(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Questions(Checked):
+    """Which queries are for training and which for tests."""
+
     train: str = option(
         "auto",
         "training queries: judged (of a folder), or none (of docstrings: tests alone)",

@@ -34,6 +34,8 @@ _MOST = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class Splitting(Checked):
+    """How many passages are kept aside."""
+
     share: float = option(
         0.1, "share of the passages for validation, and as many for the test", above=0, below=0.5
     )

@@ -51,6 +51,8 @@ STOP = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Scoring(Checked):
+    """BM25's two parameters and its variant."""
+
     k1: float = option(0.9, at_least=0)
     b: float = option(0.4, at_least=0, at_most=1)
     variant: str = option("lucene", choices=VARIANTS)

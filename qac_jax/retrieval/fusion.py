@@ -26,6 +26,8 @@ Runs = Sequence[Mapping[str, Ranking]]
 
 @dataclasses.dataclass(frozen=True)
 class Fusion(Checked):
+    """How a hybrid index joins its two rankings."""
+
     weight: float = option(
         0.3,
         "weight of BM25's score (0: vectors alone); the vectors' score has the rest of 1",

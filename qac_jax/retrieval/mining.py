@@ -57,12 +57,16 @@ Matcher = Callable[[Sequence[str]], Callable[[str], bool]]
 
 @dataclasses.dataclass(frozen=True)
 class Mining(Checked):
+    """How hard negatives are drawn from rankings."""
+
     depth: int = option(200, "passages of each ranking that negatives are drawn from", at_least=1)
     keep: int = option(128, "negatives per query", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Labelling(Checked):
+    """How a teacher's scores become labels."""
+
     positive: float = option(0.9, "probability above which a candidate is a positive", at_most=1)
     negative: float = option(0.1, "probability below which it is a negative", at_least=0)
     positives: str = option(
