@@ -21,7 +21,7 @@ from qac_jax.cli import ALIASES, VERBS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Pages whose commands go on where the README's end.
-PAGES = ("docs/objectives.md", "docs/sharing.md", "docs/watching.md")
+PAGES = ("docs/steps.md", "docs/objectives.md", "docs/sharing.md", "docs/watching.md")
 
 # Fences marked so need other hardware, the network or minutes: the demo and CI run them.
 ELSEWHERE = "elsewhere"
