@@ -8,11 +8,9 @@ import sys
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.formats import documents
+from qac_jax.formats import docstrings, documents
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.python import docstrings
-from qac_jax.formats.python.python_names import Definition, Names
-from qac_jax.formats.python.python_source import parse
+from qac_jax.formats.python_names import Definition, Names, parse
 from qac_jax.formats.readers import python_docs
 
 

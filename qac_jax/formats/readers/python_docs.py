@@ -13,16 +13,15 @@ import os
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.formats import docstrings
 from qac_jax.formats.bad_lines import BadLines, Place
 from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard, accepted
 from qac_jax.formats.files import Piece
-from qac_jax.formats.python import docstrings
-from qac_jax.formats.python.python_names import Definition, Names, is_public
-from qac_jax.formats.python.python_source import Member, Module, parse
+from qac_jax.formats.python_names import Definition, Member, Module, Names, is_public, parse
 
 
 STDLIB = "stdlib"
@@ -39,6 +38,8 @@ CHOICES = {
     "summary": ("keep", "drop"),
 }
 KINDS = ("module", "class", "method", "function")
+# A docstring, the public name of what it documents, the kind, and further names.
+_Part = tuple[str, str, str, list[str]]
 
 _SKIPPED_FOLDERS = {
     *("__pycache__", "tests", "test", "testdata", "site-packages", "dist-packages", "node_modules"),
@@ -70,11 +71,10 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     """The documents of the packages of one shard, in the order of their names."""
     wanted = {"include": (False, True), "exclude": (False,), "only": (True,)}
     for piece in shard.pieces:
-        for document in _Package(piece.file, bad, shard).documents():
-            if document.meta["held_out"] not in wanted[shard.options["held_out"]]:
-                continue
-            if accepted(document, bad):
-                yield document
+        for document in _Package(piece.file, bad, shard.options).documents():
+            if document.meta["held_out"] in wanted[shard.options["held_out"]]:
+                if accepted(document, bad):
+                    yield document
 
 
 def _kinds(option: str) -> list[str]:
@@ -106,11 +106,11 @@ def versions(packages: str) -> dict[str, str]:
 class _Package:
     """One distribution: all its modules, and the documents made of them."""
 
-    def __init__(self, name: str, bad: BadLines, options: Shard):
+    def __init__(self, name: str, bad: BadLines, options: Mapping[str, str]):
         self.name = name
-        self.kinds = frozenset(_kinds(options.options["kinds"]) or KINDS)
-        self.first_only = options.options["sections"] == "first"
-        self.without_summary = options.options["summary"] == "drop"
+        self.kinds = frozenset(_kinds(options["kinds"]) or KINDS)
+        self.first_only = options["sections"] == "first"
+        self.without_summary = options["summary"] == "drop"
         self.modules = _modules(name, bad)
         self.names = Names(self.modules)
         self.public = self.names.public_names()
@@ -118,70 +118,55 @@ class _Package:
         self.seen: set[bytes] = set()
 
     def documents(self) -> Iterator[Document]:
-        for name in sorted(self.modules):
-            yield from self._module_documents(self.modules[name])
-        compiled = self.names.undocumented()
-        if compiled:
-            example = f"such as {compiled[0]}"
-            self.bad.leave_out(
-                f"names of {self.name} that are compiled or another package's, {example}",
-                len(compiled),
+        """A document of each module and each class."""
+        for _, module in sorted(self.modules.items()):
+            title = self._module_title(module)
+            parts: list[_Part] = (
+                [(module.doc, title, "module", [])] if is_public(module.name) else []
             )
-
-    def _module_documents(self, module: Module) -> Iterator[Document]:
-        classes = []
-        parts = _Parts()
-        title = self._module_title(module)
-        if title and is_public(module.name):
-            self._add(parts, module, module.doc, {"title": title, "kind": "module"})
-        for name in sorted(module.members):
-            member = module.members[name]
-            titles = self.public.get(Definition(module.name, name))
-            if not titles:
-                continue
-            about = {"title": titles[0], "kind": member.kind, "aliases": titles[1:]}
-            if member.kind == "class":
-                classes.append(self._class_document(module, member, about))
-            else:
-                self._add(parts, module, member.doc, about)
-        yield from self._document(module.name, title, module, "module", parts)
-        for document in classes:
-            yield from document
-
-    def _class_document(
-        self, module: Module, member: Member, about: dict[str, Any]
-    ) -> Iterator[Document]:
-        parts = _Parts()
-        self._add(parts, module, member.doc, about)
-        for name, method in sorted(member.methods.items()):
-            if name == "__init__" or not name.startswith("_"):
-                own = about["title"] if name == "__init__" else f"{about['title']}.{name}"
-                definition = Definition(module.name, f"{member.name}.{name}")
-                titles = [*self.public.get(definition, ()), own]
-                named = {"title": titles[0], "kind": "method", "aliases": titles[1:]}
-                self._add(parts, module, method.doc, named)
-        yield from self._document(
-            f"{module.name}:{member.name}", about["title"], module, "class", parts
-        )
+            classes = []
+            for name, member in sorted(module.members.items()):
+                titles = self.public.get(Definition(module.name, name))
+                if titles and member.kind == "class":
+                    classes.append((name, member, titles))
+                elif titles:
+                    parts.append((member.doc, titles[0], member.kind, titles[1:]))
+            yield from self._document(module, module.name, title, "module", parts)
+            for name, member, titles in classes:
+                parts = [(member.doc, titles[0], "class", titles[1:])]
+                for method, its in sorted(member.methods.items()):
+                    if method == "__init__" or not method.startswith("_"):
+                        own = titles[0] if method == "__init__" else f"{titles[0]}.{method}"
+                        definition = Definition(module.name, f"{name}.{method}")
+                        known = [*self.public.get(definition, ()), own]
+                        parts.append((its.doc, known[0], "method", known[1:]))
+                yield from self._document(
+                    module, f"{module.name}:{name}", titles[0], "class", parts
+                )
+        if compiled := self.names.undocumented():
+            what = f"names of {self.name} that are compiled or another package's, such as "
+            self.bad.leave_out(what + compiled[0], len(compiled))
 
     def _document(
-        self, key: str, title: str, module: Module, kind: str, parts: _Parts
+        self, module: Module, key: str, title: str, kind: str, parts: Sequence[_Part]
     ) -> Iterator[Document]:
-        if parts.sections:
+        found = [section for part in parts for section in self._sections(module, *part)]
+        if found:
+            sections = tuple(Section("", text) for text, _ in found)
             meta = {
                 "package": self.name,
                 "module": module.name,
                 "kind": kind,
                 "held_out": held_out(module.name),
-                "parts": tuple(parts.about),
+                "parts": tuple(about for _, about in found),
             }
-            yield Document(
-                id=key, title=title, sections=tuple(parts.sections), source=self.name, meta=meta
-            )
+            yield Document(key, title, sections, source=self.name, meta=meta)
 
-    def _add(self, parts: _Parts, module: Module, doc: str, about: dict[str, Any]) -> None:
+    def _sections(
+        self, module: Module, doc: str, title: str, kind: str, aliases: Sequence[str]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         """The sections of one docstring; each knows the name and summary of the whole."""
-        if about["kind"] not in self.kinds or len(doc.split()) < _MIN_WORDS:
+        if kind not in self.kinds or len(doc.split()) < _MIN_WORDS:
             return
         fingerprint = hashlib.blake2b(" ".join(doc.split()).encode(), digest_size=16).digest()
         if fingerprint in self.seen:
@@ -189,22 +174,22 @@ class _Package:
             return
         self.seen.add(fingerprint)
         parsed = docstrings.parse(doc)
-        about = {**about, "summary": parsed.summary}
-        if parsed.see_also:
-            about["anchors"] = [[self._target(module, label), label] for label in parsed.see_also]
-        for text in self._shown(parsed):
-            parts.sections.append(Section("", text))
-            parts.about.append({key: value for key, value in about.items() if value})
-
-    def _shown(self, parsed: docstrings.Docstring) -> list[str]:
-        """The sections that become text."""
+        anchors = [[self._target(module, label), label] for label in parsed.see_also]
+        about = {
+            "title": title,
+            "kind": kind,
+            "aliases": list(aliases),
+            "summary": parsed.summary,
+            "anchors": anchors,
+        }
         texts = list(parsed.sections[:1] if self.first_only else parsed.sections)
         if self.without_summary and parsed.summary:
             before, _, after = texts[0].partition(parsed.summary)
             texts[0] = f"{before.rstrip()} {after.lstrip()}".strip()
             if len(texts[0].split()) < _MIN_WORDS:
                 del texts[0]
-        return texts
+        for text in texts:
+            yield text, {key: value for key, value in about.items() if value}
 
     def _target(self, module: Module, label: str) -> str:
         """The public name of what a "See Also" means, or the label as it is written."""
@@ -224,14 +209,6 @@ class _Package:
             if self.public.get(definition := Definition(module.name, name))
         )
         return min(homes, key=lambda home: (-homes[home], home), default="")
-
-
-class _Parts:
-    """Sections of a document, and the metadata of each beside it."""
-
-    def __init__(self) -> None:
-        self.sections: list[Section] = []
-        self.about: list[dict[str, Any]] = []
 
 
 def _root(package: str) -> str:
@@ -258,19 +235,30 @@ def _modules(package: str, bad: BadLines) -> dict[str, Module]:
     root = _root(package)
     modules: dict[str, Module] = {}
     for path in sorted(_sources(root)):
-        name = _module_name(package, root, path)
-        is_package = os.path.basename(path).startswith("__init__.")
+        parts = (
+            [] if path == root else os.path.splitext(os.path.relpath(path, root))[0].split(os.sep)
+        )
+        is_package = parts[-1:] == ["__init__"]
+        parts = parts[:-1] if is_package else parts
+        name = ".".join(parts if package == STDLIB else [package, *parts])
         with open(path, "rb") as file:
             source = file.read()
-        stub = path.endswith(".pyi")
-        if stub and (name in modules or b'"""' not in source):
+        if path.endswith(".pyi") and (name in modules or b'"""' not in source):
             continue  # stubs matter only for compiled modules, and only with docstrings
         try:
             modules[name] = parse(source, name, is_package)
         except (SyntaxError, ValueError) as error:
             if package != STDLIB:
                 bad.add(f"not Python: {error}", Place(path, getattr(error, "lineno", None)))
-    _add_docs(modules)
+    for module in list(modules.values()):
+        for place, name, method, doc in module.added_docs:
+            place = place or module.name.rpartition(".")[0]
+            home = modules.setdefault(place, Module(place))
+            member = home.members.setdefault(name, Member("function"))
+            if method:
+                member.kind = "class"
+                member = member.methods.setdefault(method, Member("function"))
+            member.doc = member.doc or doc
     return modules
 
 
@@ -282,30 +270,6 @@ def _sources(root: str) -> Iterator[str]:
         folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and f.isidentifier())
         # ".py" sorts before ".pyi": a stub is seen after the source it belongs to.
         yield from (os.path.join(folder, f) for f in files if f.endswith((".py", ".pyi")))
-
-
-def _module_name(package: str, root: str, path: str) -> str:
-    if os.path.isfile(root):
-        return package
-    parts = os.path.splitext(os.path.relpath(path, root))[0].split(os.sep)
-    if parts[-1] == "__init__":
-        parts.pop()
-    return ".".join(parts if package == STDLIB else [package, *parts])
-
-
-def _add_docs(modules: dict[str, Module]) -> None:
-    """Attaches the docstrings of add_newdoc calls to the objects that they name."""
-    for module in list(modules.values()):
-        for added in module.added_docs:
-            place = added.place or module.name.rpartition(".")[0]
-            home = modules.setdefault(place, Module(place, is_package=False))
-            member = home.members.setdefault(added.name, Member(added.name, "function"))
-            if added.method:
-                member.kind = "class"
-                method = member.methods.setdefault(added.method, Member(added.method, "function"))
-                method.doc = method.doc or added.doc
-            else:
-                member.doc = member.doc or added.doc
 
 
 DOCUMENT_FORMATS = {

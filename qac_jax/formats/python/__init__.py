@@ -1,1 +1,0 @@
-"""Docstrings of Python packages as documents."""
