@@ -82,7 +82,16 @@ def _by_tokens(answers: Sequence[str]) -> Matcher:
 
 
 def _by_pattern(answers: Sequence[str]) -> Matcher:
-    patterns = [p for answer in answers if (p := _pattern(answer)) is not None]
+    patterns = []
+    for answer in answers:
+        try:
+            plain = unicodedata.normalize("NFD", answer)
+            patterns.append(re.compile(plain, re.IGNORECASE | re.MULTILINE))
+        except re.error as error:
+            progress.say(
+                f"the answer {answer!r} is not a valid regular expression ({error}): it matches "
+                "nothing"
+            )
 
     def holds(text: str) -> bool:
         text = unicodedata.normalize("NFD", text)
@@ -91,13 +100,13 @@ def _by_pattern(answers: Sequence[str]) -> Matcher:
     return holds
 
 
+def _join(parts: Sequence[str]) -> str:
+    return f"{_SEPARATOR}{_SEPARATOR.join(parts)}{_SEPARATOR}"
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _joined(text: str) -> str:
     return _join(tokens(text))
-
-
-def _join(parts: Sequence[str]) -> str:
-    return f"{_SEPARATOR}{_SEPARATOR.join(parts)}{_SEPARATOR}"
 
 
 def _probe(parts: Sequence[str]) -> str:
@@ -106,16 +115,6 @@ def _probe(parts: Sequence[str]) -> str:
     How a capital sigma is lower-cased depends on its neighbours, so it is not searched for.
     """
     return max((part for part in parts if not _SIGMA & set(part)), key=len, default="")
-
-
-def _pattern(answer: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(unicodedata.normalize("NFD", answer), re.IGNORECASE | re.MULTILINE)
-    except re.error as error:
-        progress.say(
-            f"the answer {answer!r} is not a valid regular expression ({error}): it matches nothing"
-        )
-        return None
 
 
 def evaluate(
@@ -127,7 +126,9 @@ def evaluate(
     measures: Sequence[str] = MEASURES,
 ) -> QueryScores:
     """Hit rates of a run; `texts` gives the passages' texts for their ids."""
-    cuts = {measure: _cut(measure) for measure in measures}
+    cuts = {measure: depth_of(measure) or 0 for measure in measures}
+    if wrong := [m for m, cut in cuts.items() if not cut or not m.startswith("hit@")]:
+        raise UserError(f"{wrong[0]!r} is not a measure of answers; name hit@k, such as hit@20")
     deepest = max(cuts.values())
     per_query: dict[str, dict[str, float]] = {}
     with progress.Bar("match answers", unit="questions") as bar:
@@ -184,10 +185,3 @@ def by_answers(
         return result
 
     return judge
-
-
-def _cut(measure: str) -> int:
-    cut = depth_of(measure)
-    if cut is None or not measure.startswith("hit@"):
-        raise UserError(f"{measure!r} is not a measure of answers; name hit@k, such as hit@20")
-    return cut

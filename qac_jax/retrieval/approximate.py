@@ -176,7 +176,11 @@ class Approximate(abc.ABC):
         """As `Exact.search`: scores and rows of the approximate top k, row -1 for none."""
         check_width(queries, self.width)
         queries = np.ascontiguousarray(queries, np.float32)
-        effort = effort or self.effort or self._usual_effort(max(k, 100))
+        effort = effort or self.effort
+        if effort is None:  # without tuning recall matters more than speed
+            most = Approximate.largest_effort(self, max(k, 100), _USUAL_SLACK * max(k, 100))
+            leaves = min(most.leaves, max(most.leaves // 10, _FEW_LEAVES))
+            effort = Effort(leaves, most.reorder)
         candidates = max(effort.reorder, math.ceil(SLACK * k))
         scores = np.full((len(queries), k * len(self._parts)), -np.inf, np.float32)
         rows = np.full(scores.shape, -1, np.int64)
@@ -202,11 +206,6 @@ class Approximate(abc.ABC):
         hashed = any(preset.hashed for preset in self.presets)
         candidates = min(len(self) if rows is None else rows, 20 * k) if hashed else 0
         return Effort(max(preset.leaves for preset in self.presets), candidates)
-
-    def _usual_effort(self, k: int) -> Effort:
-        """Without tuning: recall matters more than speed."""
-        most = Approximate.largest_effort(self, k, _USUAL_SLACK * k)
-        return Effort(min(most.leaves, max(most.leaves // 10, _FEW_LEAVES)), most.reorder)
 
     def named(self, effort: Effort) -> str:
         """An effort in the words of this kind of index."""

@@ -327,7 +327,12 @@ class RunLabels:
         """Labelled records; afterwards `facts` has counts, histogram and accuracy."""
         labeller, right = Labeller(self.rule, self.seed), Counter[str]()
         holding = {q.id: self._holding(q.id) for q in queries if q.id in self.answers}
-        relevant = {query.id: self._relevant(query.id, holding) for query in queries}
+        # Passages that are positives whatever the teacher's score; None: nothing is known.
+        relevant: dict[str, list[str] | None] = {}
+        for name in (query.id for query in queries):
+            relevant[name] = holding[name][:1] if name in holding else None
+            if name in self.judged:
+                relevant[name] = [p for p, grade in self.judged[name].items() if grade > 0]
         scored = self._scored(queries, relevant)
         for query in queries:
             ids, odds = self.run[query.id].ids, scored[query.id]
@@ -346,12 +351,6 @@ class RunLabels:
         facts["counts"] = dict(labeller.counts)
         facts["histogram"] = labeller.histogram.tolist()
         facts["accuracy"] = dict(right)
-
-    def _relevant(self, query: str, holding: Mapping[str, list[str]]) -> list[str] | None:
-        """Passages that are positives whatever the teacher's score; None: nothing is known."""
-        if query in self.judged:
-            return [name for name, grade in self.judged[query].items() if grade > 0]
-        return holding[query][:1] if query in holding else None
 
     def _holding(self, query: str) -> list[str]:
         """Candidates whose text contains an answer, in order."""
