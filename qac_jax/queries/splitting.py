@@ -155,6 +155,6 @@ def check_leaks(
             raise UserError(
                 f"{where} has a query of the passage {passage!r}, whose questions are kept for "
                 f"validation or test: {text!r}; make contexts of the training passages only (qac "
-                "split --part train)"
+                "step split --part train)"
             )
     return {"texts": count, "questions": len(questions), "passages": len(kept_aside)}

@@ -20,14 +20,6 @@ NDCG = "ndcg@10"
 
 # NQ is a collection of BEIR's as well as a question set.
 _QUESTIONS = "questions/"
-_ALIASES = {
-    "trivia": "triviaqa",
-    "webquestions": "webq",
-    "trec": "curatedtrec",
-    "curated": "curatedtrec",
-    "entityqs": "entityquestions",
-    "eq": "entityquestions",
-}
 
 
 def gathered(source: str) -> list[Result]:
@@ -93,15 +85,13 @@ def _named(artifact: Artifact, name: str) -> Iterator[Result]:
     for result in runs:
         name = result.name
         if facts.get("protocol") == "answers":
-            plain = "".join(c for c in name.lower() if c.isalnum())
-            plain = _ALIASES.get(plain, plain)
-            if plain not in QUESTIONS:
+            if name not in QUESTIONS:
                 raise UserError(
                     f"the folder {name!r} has figures of questions, but is not named after a "
-                    f"question set of the papers ({nearest(plain, QUESTIONS)}); name it after its "
+                    f"question set of the papers ({nearest(name, QUESTIONS)}); name it after its "
                     "set"
                 )
-            name = _QUESTIONS + plain
+            name = _QUESTIONS + name
         elif NDCG not in result.mean and not name.startswith(_QUESTIONS):
             raise UserError(
                 f"{artifact.path} has no {NDCG} of {name}, which the table shows; evaluate "

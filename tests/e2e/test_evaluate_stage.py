@@ -127,7 +127,7 @@ def test_a_table_of_many_sets(files, capsys):
     passages(files / "passages")
     (files / "asked.jsonl").write_text('{"question": "which planet?", "answer": ["mars"]}\n')
     write_run(files / "asked.trec", {"0": ranked(["d0", "d1"], [2, 1])})
-    for name in ("squad", "eq", "nq"):
+    for name in ("squad", "entityquestions", "nq"):
         words = ["--runs", "asked.trec", "--queries", "asked.jsonl", "--passages", "passages"]
         words = [word if word.startswith("--") else f"{files}/{word}" for word in words]
         assert cli.main(["evaluate", *words, "--out", str(files / "asked" / name)]) == 0
@@ -135,7 +135,7 @@ def test_a_table_of_many_sets(files, capsys):
     assert cli.main(["evaluate", *words, "--out", str(files / "msmarco")]) == 0
     (single,), _ = results.read(artifacts.load(files / "msmarco"))
     capsys.readouterr()
-    sets = ",".join(f"{{d}}/asked/{name}" for name in ("squad", "eq", "nq"))
+    sets = ",".join(f"{{d}}/asked/{name}" for name in ("squad", "entityquestions", "nq"))
     step = ["step", "suite", "--out", str(files / "out"), "--metrics"]
     assert cli.main([*step, f"{files}/msmarco,{sets.format(d=files)}"]) == 0
     printed = capsys.readouterr().out
