@@ -33,7 +33,7 @@ from etils import epath
 
 import qac_jax
 from qac_jax import hashing, processes
-from qac_jax.artifacts import disk
+from qac_jax.artifacts import arrays, disk
 from qac_jax.artifacts.disk import LOCK
 from qac_jax.artifacts.reading import (
     BLOCK,
@@ -204,6 +204,17 @@ class Writer:
         yield path
         path.replace(part)
         self.keep(name)
+
+    def write_text(self, name: str, text: str) -> None:
+        with self.open(name) as file:
+            file.write(text)
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(value, indent=1))
+
+    def write_array(self, name: str, array: Any) -> None:
+        with self.temporary(name) as path:
+            arrays.save(path, array)
 
     def begin(self, name: str) -> epath.Path:
         """An empty place under its final name for a library that writes files or a folder there;

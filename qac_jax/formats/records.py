@@ -20,7 +20,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from qac_jax.artifacts import Artifact, Writer, arrays
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.identities import IdIndex
 
@@ -100,8 +100,7 @@ def write_offsets(writer: Writer, name: str, shards: int) -> int:
         pieces.extend(ends + np.uint64(start) for ends in _line_ends(path))
         start += os.path.getsize(path)
     offsets = np.concatenate(pieces)
-    with writer.temporary(OFFSETS) as path:
-        arrays.save(path, offsets)
+    writer.write_array(OFFSETS, offsets)
     writer.count = len(offsets) - 1
     return writer.count
 

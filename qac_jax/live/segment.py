@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.artifacts import Writer, arrays
+from qac_jax.artifacts import Writer
 from qac_jax.formats.identities import id_hashes
 from qac_jax.formats.records import Records, write_records
 from qac_jax.live import filters
@@ -108,8 +108,7 @@ class Postings:
     def write(self, out: Writer) -> None:
         """Into a segment that is being written."""
         for name in _ARRAYS:
-            with out.temporary(f"word_{name}.npy") as path:
-                arrays.save(path, getattr(self, name))
+            out.write_array(f"word_{name}.npy", getattr(self, name))
         with out.open(VOCABULARY) as file:
             file.writelines(f"{word}\n" for word in self.numbers)
 
@@ -158,8 +157,7 @@ def write(folder: Path, rows: Rows, *, large: int = LARGE) -> None:
         hashes = id_hashes(record["_id"] for record in rows.records())
         order = np.argsort(hashes, kind="stable")
         for name, array in ((HASHES, hashes[order]), (HASH_ROWS, order.astype(np.int32))):
-            with out.temporary(name) as path:
-                arrays.save(path, array)
+            out.write_array(name, array)
         write_records(out, rows.records())
         filters.write(out, rows.records())
         rows.words.write(out)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.artifacts import Artifact, Writer, arrays
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError, nearest
 from qac_jax.fields import Checked, option
 from qac_jax.retrieval.corpus import Searchable
@@ -116,8 +116,7 @@ def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scorin
     scores = _library().BM25(k1=scoring.k1, b=scoring.b, method=scoring.variant)
     scores.index((rows, numbers), show_progress=False, create_empty_token=False)
     for name in ARRAYS:
-        with out.temporary(f"{name}.npy") as path:
-            arrays.save(path, scores.scores[name])
+        out.write_array(f"{name}.npy", scores.scores[name])
     with out.open(VOCABULARY) as file:
         file.writelines(f"{word}\n" for word in numbers)
     with out.open(DESCRIPTION) as file:

@@ -18,7 +18,7 @@ import numpy as np
 from etils import epath
 
 from qac_jax import artifacts, progress
-from qac_jax.artifacts import Artifact, Writer, arrays, stores
+from qac_jax.artifacts import Artifact, Writer, stores
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
@@ -182,8 +182,7 @@ def write_ids(out: Writer, ids: Iterable[str]) -> int:
                 raise UserError(f"the id {name!r} is empty or holds a line's end; rename it")
             file.write(line)
             ends.append(ends[-1] + len(line))
-    with out.temporary(IDS_OFFSETS) as path:
-        arrays.save(path, np.array(ends, np.uint64))
+    out.write_array(IDS_OFFSETS, np.array(ends, np.uint64))
     return len(ends) - 1
 
 

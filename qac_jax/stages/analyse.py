@@ -16,7 +16,6 @@ from qac_jax.evaluation.significance import Comparison
 from qac_jax.formats import runs
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
-from qac_jax.formats.records import Records
 from qac_jax.inference.settings import Inference
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input, option, part
 from qac_jax.report import tables
@@ -36,12 +35,8 @@ class Relate(Stage):
 
     pairs: Ref = input("contexts of the passages", "contexts")
     passages: Ref = input("passages of the contexts", "passages")
-    encoder: Ref = model_input(
-        "also measure the cosine similarity of this dual encoder", default=""
-    )
-    cross_encoder: Ref = model_input(
-        "also measure the probability of this cross-encoder", default=""
-    )
+    encoder: Ref = model_input("dual encoder whose cosines are measured too", default="")
+    cross_encoder: Ref = model_input("cross-encoder of probabilities, too", default="")
     at_most: int = option(1000, "at most N passages of --pairs, drawn at random", at_least=1)
     sheet: bool = option(False, f"also write a blind sheet for human judges, {SHEET} below --out")
     sheet_items: int = option(200, "items per kind of context on the sheet", at_least=1)
@@ -49,8 +44,8 @@ class Relate(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.report import plots
 
-        passages = Records(inputs.artifact("passages"))
-        contexts = Records(inputs.artifact("pairs"))
+        passages = inputs.records("passages")
+        contexts = inputs.records("pairs")
         pairs = list(relatedness.drawn_pairs(passages, contexts, self.at_most, self.seed))
         every = (record["text"] for record in passages)
         ranks = relatedness.bm25_ranks(every, pairs) if pairs else []
@@ -76,16 +71,14 @@ class Relate(Stage):
         shares = relatedness.rank_groups(pairs, ranks)
         label = "rank of the passage in BM25's results for its context"
         drawn = plots.columns(shares, label, "share of pairs")
-        with out.open(RANKS_PLOT) as file:
-            file.write(drawn.file() if drawn else "")
+        out.write_text(RANKS_PLOT, drawn.file() if drawn else "")
         facts = {"comparisons": [dataclasses.asdict(c) for c in compared], "places": shares}
         results.store(out, sorts, facts)
         if self.sheet:
             sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
             count = relatedness.write_sheet(sheet, key, pairs, text, self.sheet_items, self.seed)
             for name, content in ((SHEET, sheet), (KEY, key)):
-                with out.open(name) as file:
-                    file.write(content.getvalue())
+                out.write_text(name, content.getvalue())
             progress.say(f"{count} items to judge: {out.path / SHEET}; what they are: {KEY} beside")
 
     def summary(self, artifact: Artifact) -> str:
@@ -131,22 +124,13 @@ class Similarities(Stage):
     VERB = "analyse"
     KIND = "similarities"
     VERSION = 2
-    EXAMPLE = (
-        "qac analyse --encoders out/pair,out/without --runs pair.trec,without.trec "
-        "--passages out/passages --queries queries.jsonl --qrels qrels/test.tsv --out out/figure_4"
-    )
+    EXAMPLE = "qac analyse --encoders A,B --runs A.trec,B.trec --passages P --queries Q --out out"
 
     encoders: Ref = model_input("dual encoders", many=True)
-    runs: Ref = input(
-        "runs of the encoders, in the same order (or one run for all)", "run", FILE, many=True
-    )
+    runs: Ref = input("runs of the encoders in order, or one run for all", "run", FILE, many=True)
     passages: Ref = input("passages that were searched", "passages")
     queries: Ref = input("queries of the runs", FILE)
-    qrels: Ref = input(
-        "relevance judgements of the queries (without: passages with an answer are relevant)",
-        FILE,
-        default="",
-    )
+    qrels: Ref = input("their judgements (default: what has an answer)", FILE, default="")
     depth: int = option(100, "top k passages of each ranking to compare with", at_least=1)
     at_most: int = option(1000, "at most N queries (0: all)")
     inference: Inference = part(Inference)
@@ -165,33 +149,26 @@ class Similarities(Stage):
         asked = list(read_queries(inputs.text("queries")))
         texts = {query.id: query.text for query in asked}
         judged = by_query(read_judgements(inputs.text("qrels"))) if self.qrels else None
-        passages = Records(inputs.artifact("passages"))
+        passages = inputs.records("passages")
+        limits = {"depth": self.depth, "at_most": self.at_most}
         similarities: dict[str, similarity.Similarity] = {}
         for name, folder, file in zip(similarity.names_of(folders), folders, files, strict=True):
             run = runs.read_run(file, self.depth)
-            similarities[name] = similarity.of_run(
-                Encoder.load(folder, inference=self.inference),
-                run,
-                texts,
-                similarity.by_answers(run, asked, passages, depth=self.depth, at_most=self.at_most)
-                if judged is None
-                else judged,
-                passages,
-                depth=self.depth,
-                at_most=self.at_most,
-            )
+            relevant = judged
+            if relevant is None:
+                relevant = similarity.by_answers(run, asked, passages, **limits)
+            encoder = Encoder.load(folder, inference=self.inference)
+            found = similarity.of_run(encoder, run, texts, relevant, passages, **limits)
+            similarities[name] = found
             progress.say(
-                f"{name}: s(p+, q) {similarities[name].to_query:.3f}, s(p+, p-) "
-                f"{similarities[name].to_negatives:.3f}, the query nearer in "
-                f"{similarities[name].nearer:.1%}"
+                f"{name}: s(p+, q) {found.to_query:.3f}, s(p+, p-) {found.to_negatives:.3f}, "
+                f"the query nearer in {found.nearer:.1%}"
             )
         with out.open(FIGURES) as json_file:
             json.dump({name: dataclasses.asdict(s) for name, s in similarities.items()}, json_file)
         drawn = plots.similarity(similarities)
-        with out.open(FIGURE_4) as svg_file:
-            svg_file.write(drawn.file() if drawn else "")
-        with out.open(TABLE) as table_file:
-            table_file.write(tables.similarities(similarities) + "\n")
+        out.write_text(FIGURE_4, drawn.file() if drawn else "")
+        out.write_text(TABLE, tables.similarities(similarities) + "\n")
         out.count = len(similarities)
 
     def summary(self, artifact: Artifact) -> str:

@@ -17,7 +17,7 @@ from qac_jax.evaluation.significance import Candidate, Comparison, ModelChoice
 from qac_jax.formats import runs
 from qac_jax.hub import names
 from qac_jax.inference.tokenizer import tokenizer_of
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries.splitting import PARTS
 
 
@@ -38,10 +38,7 @@ class Choose(Stage):
 
     VERB = "choose"
     KIND = "choice"
-    EXAMPLE = (
-        "qac step choose --start models/start --models out/retriever --runs out/run_start,out/run "
-        "--qrels qrels/dev.tsv --out out/choice"
-    )
+    EXAMPLE = "qac step choose --start s --models m --runs run_s,run_m --qrels dev.tsv --out choice"
 
     start: Ref = model_input("model that the others were trained from")
     models: Ref = model_input("the others", many=True)
@@ -49,20 +46,14 @@ class Choose(Stage):
         "runs of the start and of the others on the validation questions", "run", FILE, many=True
     )
     indexes: Ref = input(
-        "dense indexes of the start and of the others, of which the chosen one's is kept too",
-        "index",
-        default="",
-        many=True,
+        "dense indexes of all, of which the chosen one's is kept", "index", default="", many=True
     )
     qrels: Ref = input("relevance judgements of the validation questions", FILE)
     measure: str = option(
         "mrr@10", "the measure to choose by", choices=("mrr@10", "ndcg@10", "hit@1", "recall@100")
     )
     level: float = option(
-        0.05,
-        "the highest p-value at which a difference to the first model is more than noise",
-        above=0,
-        below=1,
+        0.05, "highest p-value of a difference that is more than noise", above=0, below=1
     )
     permutations: int = option(10_000, "permutations of the randomisation test", at_least=1)
 
@@ -84,12 +75,9 @@ class Choose(Stage):
         judge = benchmarks.by_judgements(inputs.text("qrels"), rules)
         paths = runs.run_files(inputs.text("runs"))
         results = [judge(name, runs.read_run(path)) for name, path in paths.items()]
+        level, permutations = self.level, self.permutations
         found = significance.choose(
-            results,
-            rules.measures[0],
-            level=self.level,
-            permutations=self.permutations,
-            seed=self.seed,
+            results, rules.measures[0], level=level, permutations=permutations, seed=self.seed
         )
         models = [inputs.path("start"), *inputs.paths("models")]
         model = names.folder(models[found.place])
@@ -97,8 +85,7 @@ class Choose(Stage):
             index.link_whole(inputs["indexes"][found.place], INDEX, out)
         shutil.copytree(model, out.begin(CHOSEN))
         out.adopt(CHOSEN)
-        with out.open(CHOICE) as file:
-            json.dump(dataclasses.asdict(found), file, indent=1)
+        out.write_json(CHOICE, dataclasses.asdict(found))
         out.info["choice"] = dataclasses.asdict(found)
         out.count = len(results)
         progress.say(f"choose: {found.chosen}; {_shown(found.candidates)}")
@@ -120,9 +107,7 @@ class Average(Stage):
 
     VERB = "average"
     KIND = "parameters"
-    EXAMPLE = (
-        "qac step average --model out/retriever --start models/start --share 0.5 --out out/mean"
-    )
+    EXAMPLE = "qac step average --model out/retriever --start models/start --out out/mean"
 
     model: Ref = model_input("retriever")
     start: Ref = model_input(
@@ -132,13 +117,9 @@ class Average(Stage):
         0.5, "weight of the retriever; the start has the rest of 1", at_least=0, at_most=1
     )
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> Plan:
         model = inputs.get("model", {})
-        same = {n: model[n] for n in ("parameters", "parameters_of_layers") if n in model}
-        return {**same, "share of the retriever": self.share if self.start else 1.0}
-
-    def check(self) -> None:
-        super().check()
+        return {n: model[n] for n in ("parameters", "parameters_of_layers") if n in model}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
@@ -185,8 +166,8 @@ class Conclude(Stage):
     KIND = "summary"
     VERSION = 2
     EXAMPLE = (
-        "qac step conclude --metrics out/metrics --choice out/choice --validation out/validation "
-        "--questions out/questions --alone run_start,run_1 --out out/summary"
+        "qac step conclude --metrics metrics --choice choice --validation validation "
+        "--questions questions --alone run_start,run_1 --out summary"
     )
 
     metrics: Ref = input("metrics of all systems on the test questions", "metrics")

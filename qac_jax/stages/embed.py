@@ -12,6 +12,7 @@ from etils import epath
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Writer, arrays
 from qac_jax.errors import UserError
+from qac_jax.fields import option, part
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
@@ -20,18 +21,7 @@ from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, cut, sharded
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Plan,
-    Plans,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    option,
-    part,
-)
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import corpus, vectors
 
 
@@ -175,8 +165,7 @@ class Embed(Stage):
             lengths = vectors.shard_name(number, len(pieces), "lengths")
             beside[lengths] = np.array([len(row) for row in tokens], np.int32)
             for name, array in beside.items():
-                with out.temporary(name) as path:
-                    arrays.save(path, array)
+                out.write_array(name, array)
             # The vectors come last, so that a shard with vectors is complete.
             with out.part(shard.name).open("wb") as file:
                 arrays.write(file, encoded.astype(self.dtype))

@@ -100,8 +100,7 @@ class Export(Stage):
             os.replace(path, os.fspath(out.begin(path.name)))
             out.adopt(path.name)
         work.rmdir()
-        with out.open(CARD) as file:
-            file.write(self._card(module, place, inputs, differences, out))
+        out.write_text(CARD, self._card(module, place, inputs, differences, out))
         out.count = _count(variables)
         out.info["form"] = self._named(module)
         out.info["differences"] = {d.by: d.greatest for d in differences}

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from qac_jax import extras, progress
-from qac_jax.artifacts import Artifact, Writer, arrays
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.fields import option, part
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.inputs import together
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import bm25, corpus, fusion
 from qac_jax.retrieval.bm25 import PRESETS, Scoring, stemmers
-from qac_jax.retrieval.corpus import passage_text, with_contexts
 from qac_jax.retrieval.fusion import GRID, THEORETICAL, Fusion
 from qac_jax.retrieval.vectors import Vectors
 
@@ -63,16 +60,12 @@ class Index(Stage):
         0.0, "ScaNN, FAISS: tune the search to this recall (0: use the preset)", at_least=0, below=1
     )
     recall_at: int = option(100, "k of the recall@k that is tuned", at_least=1)
-    queries: Ref = input(
-        "queries to tune on: a file, or vectors of queries", "vectors", FILE, default=""
-    )
+    queries: Ref = input("queries to tune on, or their vectors", "vectors", FILE, default="")
     sample: int = option(
         1000, "at most N queries to tune on (without --queries: vectors of the index)", at_least=2
     )
     leaves: int = option(
-        -1,
-        "leaves of ScaNN's tree or lists of ivf (-1: about 2 sqrt(vectors); 0: none)",
-        at_least=-1,
+        -1, "leaves of ScaNN or lists of ivf (-1: about 2 sqrt(vectors); 0: none)", at_least=-1
     )
     dims_per_block: int = option(2, "dimensions per block of the product quantisation", at_least=1)
     reordering: str = option(
@@ -81,26 +74,20 @@ class Index(Stage):
         choices=("float32", "bfloat16", "int8"),
     )
     part_rows: int = option(
-        0,
-        "ScaNN, FAISS: build in parts of at most N vectors, which bounds memory; they are searched "
-        "together (0: at most 5 million)",
-        at_least=0,
+        0, "ScaNN, FAISS: bound memory by parts of N vectors (0: at most 5 million)", at_least=0
     )
-    soar: float = option(
-        0.0, "ScaNN: SOAR's lambda: assigns each vector to a second leaf (0: off)", at_least=0
-    )
+    soar: float = option(0.0, "ScaNN: SOAR's lambda for a second leaf (0: off)", at_least=0)
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> Plan:
         from qac_jax.retrieval import approximate
 
         count = costs.count_of(inputs, "vectors")
         width = inputs.get("vectors", {}).get("dimension", costs.WIDTH)
         method = self._method(count or 0)
-        plan = {"vectors": count, "count": count, "method": method}
         if not count or method == "exact":  # which links vectors' files
-            return {**plan, **({"core_hours": 0.0, "bytes": 0.0} if count else {})}
+            return {"count": count, **({"core_hours": 0.0, "bytes": 0.0} if count else {})}
         return {
-            **plan,
+            "count": count,
             "dimension": width,
             "parts": len(approximate.part_rows(count, self.part_rows)),
             **costs.on_cores("index", count, work=width / costs.WIDTH),
@@ -109,28 +96,24 @@ class Index(Stage):
 
     def check(self) -> None:
         super().check()
-        self._check_faiss()
-
-    def _check_faiss(self) -> None:
-        if self.method == "faiss":
-            if importlib.util.find_spec("faiss") is None:
-                raise UserError(
-                    f"--method faiss needs FAISS, which is not installed; {extras.remedy('faiss')},"
-                    " or give --method scann"
-                )
-            if self.soar:
-                raise UserError(
-                    f"soar={self.soar} is of ScaNN; leave it out, or give --method scann"
-                )
-        elif self.faiss != "ivf":
+        if self.method != "faiss" and self.faiss != "ivf":
             raise UserError(f"faiss={self.faiss!r} goes with --method faiss; give that as well")
-        if self.faiss == "hnsw":
-            for name, own in (("leaves", -1), ("dims_per_block", 2), ("reordering", "float32")):
-                if (given := getattr(self, name)) != own:
-                    raise UserError(
-                        f"{name}={given!r} does not go with faiss='hnsw', a graph over the vectors "
-                        "themselves; leave it out, or give --faiss ivf"
-                    )
+        if self.method != "faiss":
+            return
+        if importlib.util.find_spec("faiss") is None:
+            raise UserError(
+                f"--method faiss needs FAISS, which is not installed; {extras.remedy('faiss')},"
+                " or give --method scann"
+            )
+        if self.soar:
+            raise UserError(f"soar={self.soar} is of ScaNN; leave it out, or give --method scann")
+        own = {"leaves": -1, "dims_per_block": 2, "reordering": "float32"}
+        for name in own if self.faiss == "hnsw" else ():
+            if (given := getattr(self, name)) != own[name]:
+                raise UserError(
+                    f"{name}={given!r} does not go with faiss='hnsw', a graph over the vectors "
+                    "themselves; leave it out, or give --faiss ivf"
+                )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import approximate, index
@@ -156,9 +139,8 @@ class Index(Stage):
                 preset = self._preset(method, stop - start)
                 parts[name]["preset"] = dataclasses.asdict(preset)
                 index.build_part(method, vectors, (start, stop), preset, added.identity, name, out)
-        with out.open(index.DESCRIPTION) as file:
-            description = {"method": method, "dimension": vectors.width, "parts": parts}
-            json.dump(description, file, indent=1)
+        description = {"method": method, "dimension": vectors.width, "parts": parts}
+        out.write_json(index.DESCRIPTION, description)
         if corpus.IDS_OFFSETS not in out.done:
             corpus.write_ids(out, corpus.Ids(added))
         out.count = len(vectors)
@@ -192,33 +174,28 @@ class Index(Stage):
         )
 
     def _tune(self, inputs: Inputs, out: Writer, vectors: Vectors, searcher: Approximate) -> None:
-        """Tunes the search effort on a sample of queries."""
+        """Tunes the search effort on a sample of queries, or of vectors of the index."""
         from qac_jax.retrieval import tuning
 
+        queries = None
+        if "queries" in inputs:
+            given = inputs.get_artifact("queries") or inputs.path("queries")
+            queries = tuning.queries_of(given, inputs.artifact("vectors").info["encoder"])
         tuned = tuning.tune_on_sample(
             searcher,
             vectors,
-            self._queries(inputs),
+            queries,
             sample=self.sample,
             k=self.recall_at,
             target=self.target_recall,
             seed=self.seed,
         )
-        measured = dataclasses.asdict(tuned)
-        out.info.update(effort=dataclasses.asdict(tuned.effort), tuning=measured)
+        effort = dataclasses.asdict(tuned.effort)
+        out.info.update(effort=effort, tuning=dataclasses.asdict(tuned))
         sentence = tuned.sentence(searcher)
-        if not self.queries:
+        if queries is None:
             sentence += "; measured with vectors of the index, give --queries for real queries"
         progress.say(f"index: {sentence}")
-
-    def _queries(self, inputs: Inputs) -> np.ndarray | None:
-        """Vectors of the queries to tune on; None: vectors of the index are used."""
-        from qac_jax.retrieval import tuning
-
-        if "queries" not in inputs:
-            return None
-        given = inputs.get_artifact("queries") or inputs.path("queries")
-        return tuning.queries_of(given, inputs.artifact("vectors").info["encoder"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -234,14 +211,10 @@ class Bm25(Stage):
         "passages of qac prepare, a corpus file or a folder in BEIR's layout", "passages", FILE
     )
     format: str = option("auto", "format of a corpus file", choices=("auto", *DOCUMENTS.names()))
-    expand: Ref = input(
-        "generated queries to append to the passages (docT5query)", "contexts", default=""
-    )
+    expand: Ref = input("queries to append to the passages (docT5query)", "contexts", default="")
     queries_each: int = option(0, "generated queries appended per passage (0: all)", at_least=0)
     preset: str = option(
-        "anserini",
-        "parameters: anserini (k1 0.9, b 0.4) or lucene (k1 1.2, b 0.75)",
-        choices=("anserini", "lucene"),
+        "anserini", "anserini: k1 0.9, b 0.4; lucene: 1.2, 0.75", choices=(*PRESETS,)
     )
     k1: float | None = option(None, "k1, instead of the preset's")
     b: float | None = option(None, "b, instead of the preset's")
@@ -250,48 +223,38 @@ class Bm25(Stage):
     stop_words: bool = option(True, "remove Lucene's English stop words")
     titles: bool = option(True, "index a passage's title with its text")
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
-        scoring, count = self.scoring(), costs.count_of(inputs, "passages")
-        return {
-            "passages": count,
-            "count": count,
-            "k1": scoring.k1,
-            "b": scoring.b,
-            **costs.on_cores("bm25", count),
-        }
+    def plan(self, inputs: Plans) -> Plan:
+        count = costs.count_of(inputs, "passages")
+        return {"count": count, "k1": self.scoring().k1, **costs.on_cores("bm25", count)}
 
     def scoring(self) -> Scoring:
         """The preset with the settings that replace its own."""
-        overrides = {"k1": self.k1, "b": self.b, "variant": self.variant}
-        changes: dict[str, Any] = {name: x for name, x in overrides.items() if x is not None}
-        return dataclasses.replace(PRESETS[self.preset], **changes)
+        own: dict[str, Any] = {"k1": self.k1, "b": self.b, "variant": self.variant}
+        given = {name: value for name, value in own.items() if value is not None}
+        return dataclasses.replace(PRESETS[self.preset], **given)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
-        artifact = inputs.get_artifact("passages")
-        source = artifact or corpus.keep(
+        source = inputs.get_artifact("passages") or corpus.keep(
             out, lambda: corpus.read_passages(self.passages, self.format)
         )
-        passages = Records(source)
-        contexts = inputs.get_artifact("expand")
-        expansions = Records(contexts) if contexts is not None else None
+        passages, expansions = Records(source), inputs.get_records("expand")
         with progress.Bar("bm25", total=len(passages), unit="passages") as bar:
-            out.count = bm25.write(
-                out, self._texts(passages, expansions, bar), analyzer, self.scoring()
-            )
+
+            def texts() -> Iterator[str]:
+                places = expansions.positions(passages.ids()) if expansions is not None else None
+                for number, record in enumerate(passages):
+                    text = corpus.passage_text(record, self.titles)
+                    place = places[number] if places is not None else None
+                    if expansions is not None and place is not None:
+                        text = corpus.with_contexts(text, expansions[place], self.queries_each)
+                    bar.advance()
+                    yield text
+
+            out.count = bm25.write(out, texts(), analyzer, self.scoring())
         corpus.write_ids(out, passages.ids())
         where = {**corpus.location(source, out.path), "rows": len(passages)}
         out.info.update(texts=[where], words=len(analyzer.known))
-
-    def _texts(self, passages: Records, expansions: Records | None, bar: Any) -> Iterator[str]:
-        places = expansions.positions(passages.ids()) if expansions is not None else None
-        for number, record in enumerate(passages):
-            text = passage_text(record, self.titles)
-            place = places[number] if places is not None else None
-            if expansions is not None and place is not None:
-                text = with_contexts(text, expansions[place], self.queries_each)
-            bar.advance()
-            yield text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -343,10 +306,8 @@ class Hybrid(Stage):
         index.link_whole(dense.artifact, hybrid.DENSE, out)
         index.link_whole(lexical.artifact, hybrid.BM25, out)
         if len(order):
-            with out.temporary(hybrid.ROWS) as path:
-                arrays.save(path, order)
-        with out.open(hybrid.DESCRIPTION) as file:
-            json.dump(dataclasses.asdict(settings), file, indent=1)
+            out.write_array(hybrid.ROWS, order)
+        out.write_json(hybrid.DESCRIPTION, dataclasses.asdict(settings))
         if corpus.IDS_OFFSETS not in out.done:
             corpus.write_ids(out, dense.ids)
         known = dense.artifact

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-from collections.abc import Callable
 from typing import Any
 
 from qac_jax import artifacts, progress
@@ -13,12 +12,12 @@ from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, plain
 
 
-# Kind -> reader of its items, imported only when needed.
-_READERS = {
+# Kind -> what shows its first items, imported only when needed.
+_PREVIEWS = {
     "passages": "qac_jax.formats.records:Records",
     "contexts": "qac_jax.formats.records:Records",
+    "examples": "qac_jax.data.loader:preview",
 }
-_PREVIEWS = {"examples": "qac_jax.data.loader:preview"}
 _LONG = 400
 
 
@@ -34,16 +33,9 @@ def show(path: str, items: int, as_json: bool, verify: bool, task: str, spans: b
         )
     first = first_items(artifact, items, task)
     if as_json:
+        names = ("kind", "count", "identity", "schema", "stage", "seed", "inputs", "fields", "info")
         record = {
-            "kind": artifact.kind,
-            "count": artifact.count,
-            "identity": artifact.identity,
-            "schema": artifact.schema,
-            "stage": artifact.stage,
-            "seed": artifact.seed,
-            "inputs": artifact.inputs,
-            "fields": artifact.fields,
-            "info": artifact.info,
+            **{name: getattr(artifact, name) for name in names},
             "files": {n: e["size"] for n, e in artifact.files.items()},
             "verified": verify,
             "items": first,
@@ -62,26 +54,19 @@ def show(path: str, items: int, as_json: bool, verify: bool, task: str, spans: b
         if name != "gin":
             print(f"  {name:<9} {_short(value)}")
     for item in first:
-        if spans:
-            print(_ranked(item))
-        else:
-            print(_short(item) if not isinstance(item, dict) else _block(item))
+        print(_ranked(item) if spans else _block(item) if isinstance(item, dict) else _short(item))
     return 0
 
 
 def first_items(artifact: Artifact, count: int, task: str = "") -> list[Any]:
     """The first items, of kinds that can be shown."""
-    if artifact.kind in _PREVIEWS:
-        preview = _load(_PREVIEWS[artifact.kind])
-        return preview(artifact, count, task=task) if task else preview(artifact, count)
-    if artifact.kind in _READERS:
-        return list(itertools.islice(_load(_READERS[artifact.kind])(artifact), count))
-    return []
-
-
-def _load(target: str) -> Callable[..., Any]:
-    module, name = target.split(":")
-    return getattr(importlib.import_module(module), name)
+    if artifact.kind not in _PREVIEWS:
+        return []
+    module, name = _PREVIEWS[artifact.kind].split(":")
+    reader = getattr(importlib.import_module(module), name)
+    if artifact.kind == "examples":
+        return reader(artifact, count, **({"task": task} if task else {}))
+    return list(itertools.islice(reader(artifact), count))
 
 
 def _block(item: dict[str, Any]) -> str:

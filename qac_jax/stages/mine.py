@@ -10,6 +10,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation import answers
+from qac_jax.fields import option, part
 from qac_jax.formats import runs
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
@@ -20,18 +21,7 @@ from qac_jax.pipeline import costs
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import at_most_one_of, one_of, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Plan,
-    Plans,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    option,
-    part,
-)
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import mining
 from qac_jax.retrieval.mining import (
     Grouper,

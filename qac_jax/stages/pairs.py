@@ -12,11 +12,11 @@ from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
-from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.records import write_records
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
 from qac_jax.queries import generator_pairs
 from qac_jax.queries.generator_pairs import check_prompts
-from qac_jax.queries.prompts import PROMPTS, Prompt
+from qac_jax.queries.prompts import PROMPTS
 from qac_jax.text import sentences
 from qac_jax.text.spans import SPLITTERS
 
@@ -34,25 +34,19 @@ class Pairs(Stage):
     VERB = "pairs"
     KIND = "pairs"
     VERSION = 2
-    EXAMPLE = (
-        "qac step pairs --collections data/squad,data/tales --targets questions --out out/pairs"
-    )
+    EXAMPLE = "qac step pairs --collections data/squad,data/tales --out out/pairs"
 
-    passages: Ref = input(
-        "passages with titles and summary lines (python_docs)", "passages", default=""
-    )
+    passages: Ref = input("passages with titles, summaries (python_docs)", "passages", default="")
     collections: Ref = input(
         "folders in BEIR's layout, with judged queries", FILE, default="", many=True
     )
     targets: str = option(
         "questions",
-        "targets of a text: its judged queries, or label-free ones (title, topic, summaries)",
+        "judged queries of a text, or its label-free targets (title, topic, summaries)",
         choices=("questions", "label_free"),
     )
     part: str = option(
-        "train",
-        "training documents, or held-out ones (of collections: judged in dev or test)",
-        choices=("train", "held_out"),
+        "train", "training documents, or those of dev and test", choices=("train", "held_out")
     )
     splits: tuple[str, ...] = option(
         (), "splits whose queries are used (default: train, or test for the held-out part)"
@@ -63,22 +57,14 @@ class Pairs(Stage):
         "auto", "sentence splitter, or a file of learned parameters", shown=SPLITTERS
     )
     title: str = option(
-        "none",
-        "questions: how the passage's title is put before its text",
-        choices=("none", "space"),
+        "none", "questions: put the title before the text", choices=("none", "space")
     )
-    at_most: int = option(
-        0,
-        "at most N pairs of each collection or of the passages, drawn at random (0: all)",
-        at_least=0,
-    )
+    at_most: int = option(0, "at most N drawn pairs of each source (0: all)", at_least=0)
 
     def environment(self) -> dict[str, str]:
         """What the result depends on beside settings and inputs."""
-        if self.targets == "questions":
-            return {}
-
-        return {"splitter": sentences.load(self.splitter).name}
+        free = self.targets != "questions"
+        return {"splitter": sentences.load(self.splitter).name} if free else {}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         counts: dict[str, int] = {}
@@ -101,8 +87,13 @@ class Pairs(Stage):
             check_prompts(self.prompts)
 
     def _records(self, inputs: Inputs, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
+        titled, splitter = self.title == "space", sentences.load(self.splitter)
         for name, passages, asked in self._parts(inputs):
-            records = list(self._made(passages, asked))
+            if self.targets == "questions":
+                made = generator_pairs.questions(passages, asked, self.prefix, titled=titled)
+            else:
+                made = generator_pairs.label_free(passages, splitter, self.prompts or PROMPTS)
+            records = list(made)
             if self.at_most and len(records) > self.at_most:
                 records = random.Random(f"{self.seed} {name}").sample(records, self.at_most)
             counts[name] = len(records)
@@ -110,24 +101,12 @@ class Pairs(Stage):
                 record["_id"] = f"{name}/{record['_id']}"
                 yield record
 
-    def _made(self, passages: Passages, asked: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
-        if self.targets == "questions":
-            titled = self.title == "space"
-            yield from generator_pairs.questions(passages, asked, self.prefix, titled=titled)
-        else:
-            splitter = sentences.load(self.splitter)
-            yield from generator_pairs.label_free(passages, splitter, self._prompts())
-
-    def _prompts(self) -> Mapping[str, Prompt]:
-        return PROMPTS if self.prompts is None else self.prompts
-
     def _parts(self, inputs: Inputs) -> Iterator[tuple[str, Passages, dict[str, list[str]]]]:
         """Every source: its name, its passages of the part, and their questions."""
         held_out = self.part == "held_out"
         if "passages" in inputs:
-            every = Records(inputs.artifact("passages"))
-            taken: Passages = [p for p in every if bool(p.get("held_out")) == held_out]
-            yield "passages", taken, {}
+            every = inputs.records("passages")
+            yield "passages", [p for p in every if bool(p.get("held_out")) == held_out], {}
         splits = tuple(self.splits) or (("test",) if held_out else ("train",))
         for folder in map(os.fspath, inputs.paths("collections")):
             there = _splits(folder)
@@ -145,7 +124,6 @@ def _splits(folder: str) -> list[str]:
 
 
 def _read(folder: str) -> Passages:
-
     return [
         {"_id": p.id, "doc": document.id, "title": p.title, "text": p.text}
         for document in documents.read("beir", folder, skip_bad=None)

@@ -35,9 +35,9 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.registry import QUERIES
 from qac_jax.pipeline.inputs import skip_bad_option
-from qac_jax.pipeline.stage import FILE, Inputs, Plans, Ref, Stage, input, option, part
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, option, part
 from qac_jax.queries import questions, splitting
-from qac_jax.queries.questions import GENERATED, Collector, JudgedQueries, Questions, made_by
+from qac_jax.queries.questions import GENERATED, Collector, Questions, made_by
 from qac_jax.queries.splitting import PARTS, TEST, TRAIN, VALIDATION, Splitting
 from qac_jax.retrieval.corpus import read_passages
 from qac_jax.retrieval.mining import plain
@@ -57,25 +57,16 @@ class Collect(Stage):
     )
     passages: Ref = input("passages of the collection", "passages")
     contexts: Ref = input(
-        "queries generated for the passages, or extracted from them",
-        "contexts",
-        default="",
-        many=True,
+        "queries generated for the passages, or extracted", "contexts", default="", many=True
     )
     validation_contexts: Ref = input(
-        "queries generated for passages kept aside, of which one each is a validation question",
-        "contexts",
-        default="",
+        "queries of passages kept aside, of which one each asks for it", "contexts", default=""
     )
     test_contexts: Ref = input(
-        "the same for the test, where the collection has no judged test queries",
-        "contexts",
-        default="",
+        "the same for the test, where no test queries are judged", "contexts", default=""
     )
     summaries: bool = option(
-        False,
-        "python_docs: use docstrings' summary lines as queries; those of held-out modules are the "
-        "test queries",
+        False, "python_docs: docstrings' summaries are queries; those of held-out modules test"
     )
     chosen: Questions = part(Questions)
 
@@ -101,16 +92,16 @@ class Collect(Stage):
         folder = inputs.text("collection")
         if folder and not os.path.isdir(folder):
             raise UserError(f"{folder} is not a folder; give one with corpus.jsonl in it")
-        contexts = [Records(artifact) for artifact in inputs.get("contexts", ())]
-        passages = Records(inputs.artifact("passages"))
+        given = inputs.get("contexts", ())
+        contexts = [Records(artifact) for artifact in given]
         if len(contexts) > 1 and not self.validation_contexts:
             raise UserError("several --contexts are for --validation_contexts; give one of them")
-        collector = Collector(self.chosen, passages, self.seed)
+        collector = Collector(self.chosen, inputs.records("passages"), self.seed)
         removed: Mapping[str, Mapping[str, int]] = {}
+        aside = {part: inputs.get_artifact(f"{part}_contexts") for part in (VALIDATION, TEST)}
         if self.validation_contexts:
-            aside = [inputs.get_artifact(f"{part}_contexts") for part in (VALIDATION, TEST)]
-            validation, test = (None if made is None else Records(made) for made in aside)
-            sets, removed = collector.of_split_corpus(folder, contexts, validation, test)
+            kept = (inputs.get_records(f"{part}_contexts") for part in aside)
+            sets, removed = collector.of_split_corpus(folder, contexts, *kept)
         elif self.summaries:
             sets = collector.of_docstrings(contexts[0] if contexts else None)
         else:
@@ -118,13 +109,18 @@ class Collect(Stage):
         for name, asked in sets.items():
             write_questions(out, name, asked.texts, asked.judged)
             out.info[name] = {"from": asked.origin, "queries": len(asked.texts)}
+            progress.say(f"collect: {len(asked.texts):,} {name} questions ({asked.origin})")
             if lost := removed.get(name):
                 out.info[name]["removed"] = dict(lost)
-            progress.say(f"collect: {len(asked.texts):,} {name} questions ({asked.origin})")
-            for reason, count in (lost or {}).items():
-                progress.say(f"collect: {count:,} {name} questions removed: {reason}")
+                for reason, count in lost.items():
+                    progress.say(f"collect: {count:,} {name} questions removed: {reason}")
         if self.validation_contexts:
-            out.info["made_by"] = self._makers(inputs, sets)
+            made = {TRAIN: given, **{part: filter(None, [of]) for part, of in aside.items()}}
+            out.info["made_by"] = {
+                part: [made_by(artifact) for artifact in of]
+                for part, of in made.items()
+                if part == TRAIN or not sets[part].origin.endswith(".tsv")
+            }
         elif sets[TEST].origin == GENERATED:
             progress.say(
                 f"collect: {folder} has no judged test questions; figures on generated ones "
@@ -139,19 +135,6 @@ class Collect(Stage):
             if name in artifact.info
         )
 
-    def _makers(self, inputs: Inputs, sets: Mapping[str, JudgedQueries]) -> dict[str, Any]:
-        """Who made the questions of each part, where they are generated."""
-        sources = {
-            TRAIN: inputs.get("contexts", ()),
-            VALIDATION: (inputs.artifact("validation_contexts"),),
-            TEST: (inputs.artifact("test_contexts"),) if self.test_contexts else (),
-        }
-        return {
-            part: [made_by(artifact) for artifact in made]
-            for part, made in sources.items()
-            if part == TRAIN or not sets[part].origin.endswith(".tsv")
-        }
-
 
 FILE_NAME = "queries.jsonl"
 
@@ -160,9 +143,8 @@ FILE_NAME = "queries.jsonl"
 class Sample(Stage):
     """Draws queries from the union of several sources, such as PAIR's 1.8 million unlabelled ones.
 
-    The hashes of the texts and the seed decide, so the order of the files does not matter. Files
-    are read twice, and eight bytes of each query are kept in memory. An id begins with the name of
-    its file or folder.
+    The hashes of the texts and the seed decide, so the order of the files does not matter. An id
+    begins with the name of its file or folder.
     """
 
     VERB = "sample"
@@ -226,18 +208,14 @@ class Split(Stage):
 
     VERB = "split"
     KIND = "passages"
-    EXAMPLE = (
-        "qac step split --passages out/passages --collection data/mine --part test --out out/test"
-    )
+    EXAMPLE = "qac step split --passages out/passages --part test --out out/test"
 
     passages: Ref = input("passages to split", "passages")
-    collection: Ref = input(
-        "folder whose qrels/ may hold judged test and dev questions", FILE, default=""
-    )
+    collection: Ref = input("folder with qrels/ of judged test or dev questions", FILE, default="")
     part: str = option("train", "the part to keep", choices=PARTS)
     settings: Splitting = fields.part(Splitting)
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> Plan:
         count = inputs.get("passages", {}).get("count")
         aside = self.settings.target(count) if count else 0
         # Of two parts that are kept aside; where questions are judged, one of them is empty.
@@ -247,7 +225,7 @@ class Split(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         judged = questions.judged_parts(inputs.text("collection"))
         aside = [name for name in (VALIDATION, TEST) if name not in judged]
-        records = Records(inputs.artifact("passages"))
+        records = inputs.records("passages")
         found = splitting.split(records, self.settings, aside=aside, seed=self.seed)
         kept = (r for r, name in zip(records, found.parts, strict=True) if name == self.part)
         write_records(out, kept)
@@ -272,10 +250,7 @@ class Judge(Stage):
 
     VERB = "judge"
     KIND = "questions"
-    EXAMPLE = (
-        "qac step judge --questions qac_jax/assets/demo/questions.jsonl --passages out/passages "
-        "--out out/natural"
-    )
+    EXAMPLE = "qac step judge --questions questions.jsonl --passages out/passages --out out/natural"
 
     questions: Ref = input(
         'questions as JSON lines {"_id", "text", "relevant": [names], "split"}', FILE
@@ -322,13 +297,10 @@ class Unite(Stage):
     collections: Ref = input("collections: folders in BEIR's layout", FILE, many=True)
     documents: str = option(
         "all",
-        "all documents, or unseen: only those that no training query is judged on; their test "
-        "queries are then split into judged and unjudged ones, and there is no test split",
+        "all, or unseen: those without training queries, whose test queries are divided instead",
         choices=("all", "unseen"),
     )
-    judged: float = option(
-        0.5, "share of the training queries that keep their judgements", above=0, below=1
-    )
+    judged: float = option(0.5, "share of training queries that stay judged", above=0, below=1)
     train: int = option(0, "at most N training queries per collection (0: all)", at_least=0)
     test: int = option(0, "at most N test queries per collection (0: all)", at_least=0)
 
@@ -360,12 +332,8 @@ class Unite(Stage):
                     grades = {q: of for q, of in grades.items() if kept[folder].issuperset(of)}
                 chosen = sorted(grades, key=lambda q: self._place(f"drawn {q}"))[: most or None]
                 for query in sorted(chosen):
-                    known = self._place(query) < self.judged
-                    part = (
-                        split
-                        if split == "test" and not unseen
-                        else ("judged" if known else "unjudged")
-                    )
+                    part = "judged" if self._place(query) < self.judged else "unjudged"
+                    part = "test" if split == "test" and not unseen else part
                     asked[part][f"{name}/{query}"] = texts[query]
                     answered[f"{name}/{query}"] = {
                         f"{name}/{passage}": grade for passage, grade in grades[query].items()
@@ -386,7 +354,6 @@ class Unite(Stage):
 
 def _only_tested(folder: str) -> frozenset[str]:
     """Passages of documents that are judged for test queries only."""
-
     below = os.path.join(folder, "qrels")
     splits = [os.path.splitext(name)[0] for name in os.listdir(below)]
     asked = {s: {j.passage for j in read_judgements(judgements_file(folder, s))} for s in splits}
@@ -407,30 +374,15 @@ class Leaks(Stage):
 
     VERB = "leaks"
     KIND = "leaks"
-    EXAMPLE = (
-        "qac step leaks --questions out/questions --aside out/test --training out/groups "
-        "--out out/leaks"
-    )
+    EXAMPLE = "qac step leaks --questions out/questions --training out/groups --out out/leaks"
 
     questions: Ref = input("questions of qac step collect", "questions")
     aside: Ref = input(
-        "passages kept aside, whose generated queries are validation or test questions",
-        "passages",
-        default="",
-        many=True,
+        "passages kept aside for validation or test questions", "passages", default="", many=True
     )
     training: Ref = input(
-        "contexts, negatives, candidates and groups that train a model or expand an index",
-        "contexts",
-        "negatives",
-        "groups",
-        many=True,
+        "what trains a model or expands an index", "contexts", "negatives", "groups", many=True
     )
-
-    def check(self) -> None:
-        super().check()
-        if not self.questions:
-            raise UserError("leaks needs the questions kept aside; give --questions")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         questions = inputs.artifact("questions")
@@ -442,8 +394,7 @@ class Leaks(Stage):
         }
         aside = {name for artifact in inputs.get("aside", ()) for name in Records(artifact).ids()}
         counts = splitting.check_leaks(self._used(inputs), asked, aside)
-        with out.open("leaks.json") as file:
-            json.dump({"leaks": 0, **counts}, file, indent=1)
+        out.write_json("leaks.json", {"leaks": 0, **counts})
         out.info.update(counts)
         out.count = counts["texts"]
         progress.say(

@@ -24,28 +24,16 @@ PAGE, TABLE = "report.html", "report.md"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report(Stage):
-    """Shows metrics with their significance, wins and losses, training curves, samples of
-    generated queries, settings, time and memory of everything in a run's folder."""
+    """Shows metrics, training curves, generated queries, settings and times of a run's folder."""
 
     VERB = "report"
     KIND = "report"
     EXAMPLE = "qac report --folder out/demo --out out/demo/report"
 
     folder: str = option("", "the --out of qac run (default: the folder of --metrics)")
-    metrics: Ref = input(
-        "metrics, such as those of qac evaluate (default: all in --folder)",
-        "metrics",
-        default="",
-        many=True,
-    )
-    verdict: Ref = input(
-        "verdict and provenance of questions (of qac step conclude), shown first",
-        "summary",
-        default="",
-    )
-    after: Ref = input(
-        "in a recipe: further stages that must finish first", FILE, default="", many=True
-    )
+    metrics: Ref = input("metrics (default: all in --folder)", "metrics", default="", many=True)
+    verdict: Ref = input("a verdict (of qac step conclude), shown first", "summary", default="")
+    after: Ref = input("stages that must finish first (recipes)", FILE, default="", many=True)
     title: str = option("", "title of the page (default: the folder's name)")
     queries: Ref = input("query texts, where the runs do not record them", FILE, default="")
     names: Mapping[str, str] | None = option(None, "names to show for metrics and systems")
@@ -65,10 +53,8 @@ class Report(Stage):
         from qac_jax.report.render import html, markdown
 
         content = self._content(inputs)
-        with out.open(PAGE) as file:
-            file.write(html(content))
-        with out.open(TABLE) as file:
-            file.write(markdown(content))
+        out.write_text(PAGE, html(content))
+        out.write_text(TABLE, markdown(content))
         out.count = len(content.evaluations)
 
     def summary(self, artifact: Artifact) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
+from qac_jax.fields import option, part
 from qac_jax.formats import runs as run_files
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.runs import Ranking, Run
@@ -19,18 +20,7 @@ from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, sharded
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Plan,
-    Plans,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    option,
-    part,
-)
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval.fusion import SCALES, Merged
 

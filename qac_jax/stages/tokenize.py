@@ -17,24 +17,14 @@ from qac_jax.data.kind import Building, JudgedKind, Negatives, PassageSelection,
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.shards import ExamplesJob
 from qac_jax.errors import UserError
+from qac_jax.fields import option, part
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import TRAINING
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.inputs import TOKENIZER, skip_bad_option
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
-from qac_jax.pipeline.stage import (
-    FILE,
-    Inputs,
-    Plan,
-    Plans,
-    Ref,
-    Stage,
-    input,
-    model_input,
-    option,
-    part,
-)
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.text import tokenizers
 
 
@@ -178,8 +168,7 @@ class Tokenize(Stage):
         counts = self._pooled(documents, out, bad)
         sizes = sorted(out.scratch("sizes").glob("*.npy"))
         each = np.concatenate([np.load(path) for path in sizes])
-        with out.temporary(examples.DOCUMENTS) as path:
-            arrays.save(path, np.repeat(np.arange(len(each), dtype=np.int32), each))
+        out.write_array(examples.DOCUMENTS, np.repeat(np.arange(len(each), dtype=np.int32), each))
         out.info["documents"] = len(each)
         return counts
 

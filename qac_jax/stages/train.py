@@ -18,7 +18,7 @@ from qac_jax.pipeline import costs
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import at_most_one_of
-from qac_jax.pipeline.stage import Inputs, Plans, Ref, Stage, input, model_input, option, part
+from qac_jax.pipeline.stage import Inputs, Plan, Plans, Ref, Stage, input, model_input, option, part
 from qac_jax.text import tokenizers
 from qac_jax.training.options import (
     OF_OBJECTIVE,
@@ -200,7 +200,7 @@ class Train(Stage):
             },
         }
 
-    def plan(self, inputs: Plans) -> dict[str, Any]:
+    def plan(self, inputs: Plans) -> Plan:
         count, schedule = inputs.get("examples", {}).get("count") or 0, self.schedule
         origin = inputs.get("init", {})
         folder = origin.get("folder") or origin.get("started from") or ""

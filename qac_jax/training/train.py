@@ -6,7 +6,6 @@ It waits for the devices only at steps that log, validate or save.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -405,8 +404,7 @@ def write_result(
         folders[parameters.WHOLE] = params
     for name, tree in folders.items():
         out.adopt(name, identity=parameters.save(out.begin(name), tree))
-    with out.open(parameters.MODULE) as file:
-        json.dump(parameters.describe_module(module), file, indent=1)
+    out.write_json(parameters.MODULE, parameters.describe_module(module))
     shutil.copytree(tokenizer, out.begin(parameters.TOKENIZER))
     out.adopt(parameters.TOKENIZER)
     shutil.copyfile(work / "metrics.jsonl", out.begin("metrics.jsonl"))
