@@ -409,11 +409,7 @@ def _recipe(verb: str, arguments: list[str]) -> int:
     built = dataclasses.replace(built, data_dir=options.data_dir or built.data_dir)
     stages = recipe.ordered(built)
     if planned:
-        counted = costs.counted(stages, built.data_dir) if options.here else {}
-        sizes = {name: count for name, (count, _) in counted.items()}
-        plans = recipe.plan(built, {**sizes, **costs.sizes_of(options.sizes)})
-        if options.here:
-            costs.add_seconds(stages, plans, counted)
+        plans = recipe.plan(built, costs.sizes_of(options.sizes), here=options.here)
         _show_plan(plans, options.json)
         return 0
     finished = recipe.run(

@@ -12,18 +12,18 @@ taken to compute at their rate. Starting, loading and compiling are not counted.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qac_jax import fields, hardware, processes, progress
 from qac_jax.errors import UserError, nearest
 from qac_jax.pipeline import inputs as inputs_lib
+from qac_jax.pipeline.inputs import Plan, Plans
 
 
 # The name of a stage's own size among the plans of its inputs, where it was given.
@@ -41,13 +41,11 @@ ENCODER_MFU, DECODER_MFU = 0.35, 0.05
 TRAINING_MFU, PACKED_MFU = 0.259, 0.566
 # A step that is tried takes a second or a few on two cores; more examples take in proportion.
 _TRIED_FLOPS, _TRIED_SECONDS = 2.5e11, 4.0
+_WORD = 7  # an id that is no special token
 _FLOAT = 4  # bytes
 
-Plans = Mapping[str, Mapping[str, Any]]
 
-
-@dataclasses.dataclass(frozen=True)
-class Rate:
+class Rate(NamedTuple):
     """Items that one core does in a second, the bytes that are written for each, and the source."""
 
     per_second: float
@@ -65,16 +63,10 @@ CORE: dict[str, Rate] = {
     "index": Rate(1_000, 0, "assumed, 768 dimensions"),
     "evaluate": Rate(500, 100, "assumed"),
 }
-
-
 # The sizes of the indexes that searching was measured on.
 MEASURED_ROWS = {"search": 200_000, "bm25 search": 12_000}
-
 # Verbs whose cost is known once their size is.
-COSTED = (
-    *("prepare", "tokenize", "extract", "generate", "embed", "index", "bm25", "search"),
-    *("label", "mine", "evaluate"),
-)
+COSTED = {*CORE, "generate", "embed", "label", "mine"}
 
 
 def count_of(inputs: Plans, *names: str) -> int | None:
@@ -83,23 +75,19 @@ def count_of(inputs: Plans, *names: str) -> int | None:
     return next((int(count) for count in counts if count), None)
 
 
-def on_cores(
-    step: str, count: float | None, *, work: float = 1.0, each: float = 1.0
-) -> dict[str, Any]:
+def on_cores(step: str, count: float | None, *, work: float = 1.0, each: float = 1.0) -> Plan:
     """The cost of `count` items, nothing where it is not known; `work` and `each` are what one
     takes and writes, by what the usual one does."""
     if not count:
         return {}
     rate = CORE[step]
-    return {
-        "core_hours": count * work / rate.per_second / 3600,
-        "bytes": count * rate.bytes_each * each,
-    }
+    hours = count * work / rate.per_second / 3600
+    return {"core_hours": hours, "bytes": count * rate.bytes_each * each}
 
 
 def of_model(
     inputs: Plans, field: str, tokens: float | None, bytes_written: float | None = None
-) -> dict[str, Any]:
+) -> Plan:
     """The cost of the encoder in the input `field` reading these tokens."""
     if not tokens:
         return {}
@@ -109,21 +97,16 @@ def of_model(
 
 def of_generator(
     inputs: Plans, field: str, read: float, written: float, bytes_written: float
-) -> dict[str, Any]:
+) -> Plan:
     """The cost of the encoder-decoder in the input `field`, of whose parameters one half reads
     tokens and the other writes them; nothing where the model is not known."""
     parameters = _parameters(inputs, field)
     if not parameters or not written:
         return {}
-    reading, writing = (
-        _hours(parameters * read, ENCODER_MFU),
-        _hours(parameters * written, DECODER_MFU),
-    )
-    return {
-        "flops": parameters * (read + written),
-        "bytes": bytes_written,
-        "hours": {name: reading[name] + writing[name] for name in reading},
-    }
+    reading, writing = parameters * read, parameters * written
+    writes = _hours(writing, DECODER_MFU)
+    hours = {name: reads + writes[name] for name, reads in _hours(reading, ENCODER_MFU).items()}
+    return {"flops": reading + writing, "bytes": bytes_written, "hours": hours}
 
 
 def _parameters(inputs: Plans, field: str) -> int | None:
@@ -150,7 +133,7 @@ def of_training(
     microbatch: int = 0,
     ema: bool = False,
     pack: bool = False,
-) -> dict[str, Any]:
+) -> Plan:
     """Steps, tokens, FLOPs, bytes of state and hours; None where unknown.
 
     `kind` has the shapes of the examples (None: not known). Tokens and FLOPs are those of full
@@ -172,7 +155,7 @@ def of_training(
         if not weights.is_embedding(jax.tree_util.keystr(path, simple=True, separator="/"))
     )
     state = [x for n, part in variables.items() if n != "params" for x in jax.tree.leaves(part)]
-    plan: dict[str, Any] = {
+    plan: Plan = {
         "steps": steps,
         "batch_size": batch_size,
         "parameters": parameters,
@@ -203,7 +186,7 @@ def shapes_of(kind: Any, rows: int) -> dict[str, Any]:
     return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in shapes}
 
 
-def searching(inputs: Plans, field: str, queries: float | None, k: int) -> dict[str, Any]:
+def searching(inputs: Plans, field: str, queries: float | None, k: int) -> Plan:
     """The cost of searching the index in the input `field`. The rows that ScaNN looks at are a
     share of the index, so its time grows with it; BM25's does with the lists of the query's words.
     """
@@ -231,28 +214,27 @@ def sizes_of(text: str) -> dict[str, int]:
     return sizes
 
 
+def sized(
+    stages: Mapping[str, Any], name: str, inputs: Plans, sizes: Mapping[str, int]
+) -> dict[str, Mapping[str, Any]]:
+    """The plans of a stage's inputs, with the sizes given for it and for files that it reads."""
+    plans = {OWN: {"count": sizes[name]}, **inputs} if name in sizes else dict(inputs)
+    for field in inputs_lib.set_inputs(stages[name]):
+        size = sizes.get(f"{name}.{field}") or sizes.get(field)
+        if size and field not in inputs:
+            plans[field] = {"count": size}
+    return plans
+
+
 def check_sizes(sizes: Mapping[str, int], stages: Mapping[str, Any]) -> None:
     """Raises for the size of something that the recipe does not have."""
     fields = {field for stage in stages.values() for field in inputs_lib.set_inputs(stage)}
     each = {f"{n}.{field}" for n, s in stages.items() for field in inputs_lib.set_inputs(s)}
-    for name in sizes:
-        if name not in stages and name not in fields | each:
-            raise UserError(
-                f"sizes: {name!r} is neither a stage of the recipe nor an input of one; "
-                f"{nearest(name, {*stages, *fields})}"
-            )
-
-
-def with_sizes(name: str, stage: Any, inputs: Plans, sizes: Mapping[str, int]) -> Plans:
-    """The plans of a stage's inputs, with the sizes given for it and for files that it reads."""
-    plans = dict(inputs)
-    for field in inputs_lib.set_inputs(stage):
-        size = sizes.get(f"{name}.{field}") or sizes.get(field)
-        if size and field not in inputs:
-            plans[field] = {"count": size}
-    if name in sizes:
-        plans[OWN] = {"count": sizes[name]}
-    return plans
+    for name in sizes.keys() - (stages.keys() | fields | each):
+        raise UserError(
+            f"sizes: {name!r} is neither a stage of the recipe nor an input of one; "
+            f"{nearest(name, {*stages, *fields})}"
+        )
 
 
 def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -290,22 +272,14 @@ def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _precisions(names: Iterable[str]) -> str:
-    """The half precisions of these devices: that of most, and the exceptions."""
-    of_each = {name: hardware.DEVICES[name].precision for name in names}
-    usual = statistics.mode(of_each.values())
-    others = [f"{precision} on {name}" for name, precision in of_each.items() if precision != usual]
-    return ", ".join([usual, *others])
-
-
 def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[str]:
     """The totals as lines of text; `remedy`: how sizes that are not known may be given."""
     lines = []
     if hours := found["hours"]:
         paths = found["longest_path_hours"]
         lines.append(
-            "hours of trainings and applied models (the longest path) on one device, in "
-            f"{_precisions(hours)}:"
+            "hours of trainings and applied models (the longest path) on one device, in half "
+            "precision:"
         )
         lines.append("  " + ", ".join(f"{n} {_few(hours[n])} ({_few(paths[n])})" for n in hours))
     if found["core_hours"]:
@@ -328,43 +302,34 @@ def _few(hours: float) -> str:
 # On this machine.
 
 
-def counted(stages: Mapping[str, Any], data_dir: str) -> dict[str, tuple[int, float]]:
-    """The passages of documents that are here, and the seconds that one takes (`Stage.survey`)."""
-    found = {}
-    for name, stage in stages.items():
-        if sampled := stage.survey(data_dir):
-            found[name] = sampled
-    return found
-
-
 def add_seconds(
-    stages: Mapping[str, Any],
-    plans: Sequence[dict[str, Any]],
-    preparing: Mapping[str, tuple[int, float]],
+    stages: Mapping[str, Any], plans: Sequence[Plan], each: Mapping[str, float]
 ) -> None:
-    """Adds to every plan its `seconds_here`, where its size is known."""
+    """Adds to every plan its `seconds_here`, where its size is known; `each`: those of an item."""
     tried: dict[str, float] = {}
-    trainings = [one for one in plans if one["plan"].get("step_flops")]
-    for one in trainings:
+    for one in plans:
         stage, plan = stages[one["stage"]], one["plan"]
+        if not plan.get("step_flops"):
+            continue
         key = fields.digest([fields.describe(stage.objective), plan["step_flops"]])
         if key not in tried:
             progress.say(f"trying a step of {one['stage']}")
             tried[key] = _flops_per_second(stage, plan)
         if plan.get("flops"):
             plan["seconds_here"] = plan["flops"] / tried[key]
+    cores = processes.cores()
     for one in plans:
-        plan, cores = one["plan"], processes.cores()
-        if "seconds_here" in plan or one in trainings:
+        plan = one["plan"]
+        if plan.get("step_flops"):
             continue
-        if one["stage"] in preparing and plan.get("count"):
-            plan["seconds_here"] = plan["count"] * preparing[one["stage"]][1] / cores
+        if one["stage"] in each and plan.get("count"):
+            plan["seconds_here"] = plan["count"] * each[one["stage"]] / cores
         elif "core_hours" in plan:
             plan["seconds_here"] = 3600 * plan["core_hours"] / cores
         elif hours := plan.get("hours"):
             rate = statistics.median(tried.values()) if tried else _product_rate()
-            device = hardware.DEVICES["H100"]
-            plan["seconds_here"] = 3600 * hours["H100"] * device.peak_flops * ENCODER_MFU / rate
+            peak = hardware.DEVICES["H100"].peak_flops * ENCODER_MFU
+            plan["seconds_here"] = 3600 * hours["H100"] * peak / rate
 
 
 @functools.cache
@@ -380,8 +345,7 @@ def _product_rate() -> float:
 
 
 def _flops_per_second(stage: Any, plan: Mapping[str, Any]) -> float:
-    """The rate of a few steps of a training on random words, of fewer examples where these take
-    long."""
+    """The rate of a few steps of a training, of fewer examples where these take long."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -401,16 +365,12 @@ def _flops_per_second(stage: Any, plan: Mapping[str, Any]) -> float:
     precision = train.precision_here(stage.precision)
     objective = objective.bind(Context(precision=precision, chunk=piece))
     mesh = meshes.make_mesh(devices=jax.local_devices()[:1])
-    rules = meshes.rules_named("default")
+    rules, shapes = meshes.rules_named("default"), shapes_of(kind, rows)
     engine = step.Engine(objective, optax.adamw(1e-4), mesh, rules, microbatch=piece)
-    shapes, config = shapes_of(kind, rows), objective.model.config
-    words = getattr(config, "vocab_size", None) or config.backbone.vocab_size
-    rng = np.random.default_rng(0)
     batch = {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
     for name, lengths in batch.items():
         if name.endswith("_length") and (text := name.removesuffix("_length")) in batch:
-            ids = rng.integers(min(5, words - 1), words, batch[text].shape)
-            batch[text] = ids.astype(batch[text].dtype)
+            batch[text][:] = _WORD
             lengths[:] = batch[text].shape[-1]
     program = engine.compile_step(shapes)
     # Values do not matter, so no program is compiled that draws them.

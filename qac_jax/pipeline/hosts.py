@@ -17,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from etils import epath
 
@@ -54,16 +54,6 @@ class Hosts:
         return launched.place(self.coordinator, self.processes, self.process)
 
 
-class Named(Protocol):
-    """A shard, by the name of its file."""
-
-    @property
-    def name(self) -> str: ...
-
-
-S = TypeVar("S", bound=Named)
-
-
 class HostWriter(Writer):
     """The writer of a process other than process 0: it reads in the artefact, writes beside it."""
 
@@ -82,12 +72,8 @@ class HostWriter(Writer):
     def inner(self, name: str) -> Writer:
         return HostWriter(self.scratch(name), self._number)
 
-    def refresh(self) -> None:
-        """Notes what the other processes have completed: where a journal names it, and it is."""
-        for folder in (self.path, *_homes(self.path)):
-            for name, entry in journal(folder).items():
-                if (folder / name).exists():
-                    self._files.setdefault(name, entry)
+    def take(self, folder: epath.Path, name: str, entry: dict[str, Any]) -> None:
+        self._files[name] = entry
 
 
 class Team:
@@ -95,37 +81,22 @@ class Team:
 
     def __init__(self, place: Place, out: epath.PathLike = "", run: int = 0):
         self.number, self.count = place.number, place.count
-        self._out, self._run = epath.Path(out), run
+        self.out, self._run = epath.Path(out), run
 
-    def once(self, step: str, work: Callable[[], Any]) -> None:
-        """Work of process 0 alone, for which the others wait: statistics of the whole corpus."""
-        if self.count == 1:
-            work()
-            return
-        mark = self._out / _STEPS / step
-        if self.number == 0:
-            work()
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-        else:
-            self._wait(mark.exists, f"process 0 ({step})")
+    def join(self, out: Writer) -> None:
+        """Notes what the other processes have completed, also in an interrupted run: where a
+        journal names it, and it is there. Process 0 takes it over."""
+        for home in (*_homes(out.path), *(() if out.joins else (out.path,))):
+            for name, entry in journal(home).items():
+                if name not in out.done and (home / name).exists():
+                    out.take(home, name, entry)
 
-    def own(self, out: Writer, shards: Sequence[S], is_done: Callable[[S], bool]) -> list[S]:
-        """The missing shards that this process writes."""
-        _join(out)
-        return [
-            shard
-            for number, shard in enumerate(shards)
-            if number % self.count == self.number
-            and not (shard.name in out.done and is_done(shard))
-        ]
-
-    def wait(self, out: Writer, shards: Sequence[S]) -> None:
+    def wait(self, out: Writer, names: Sequence[str]) -> None:
         """Returns when all shards are complete, whoever writes them."""
 
         def complete() -> bool:
-            _join(out)
-            return all(shard.name in out.done for shard in shards)
+            self.join(out)
+            return out.done.issuperset(names)
 
         if self.count > 1:
             self._wait(complete, "shards of the other processes")
@@ -146,12 +117,12 @@ class Team:
     def _refuse_failure(self) -> None:
         """Raises where another process of this run has failed."""
         if self.number:
-            claim = artifacts.peek(self._out) or {}
+            claim = artifacts.peek(self.out) or {}
             if claim.get("finished"):
                 raise Finished
             failures = {0: claim.get(FAILED)}
         else:
-            failures = {n: _failure(self._out, n, self._run) for n in range(1, self.count)}
+            failures = {n: _failure(self.out, n, self._run) for n in range(1, self.count)}
         for number, why in failures.items():
             if why:
                 raise UserError(
@@ -174,8 +145,16 @@ def team() -> Team:
 
 
 def once(step: str, work: Callable[[], Any]) -> None:
-    """Work of process 0 alone, for which the others wait."""
-    team().once(step, work)
+    """Work of process 0 alone, for which the others wait: statistics of the whole corpus."""
+    team = _team.get()
+    mark = team.out / _STEPS / step
+    if team.number:
+        team._wait(mark.exists, f"process 0 ({step})")
+        return
+    work()
+    if team.count > 1:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
 
 
 @contextlib.contextmanager
@@ -256,17 +235,6 @@ def placed(place: Place) -> Place:
         jax.config.update("jax_cuda_visible_devices", device)
         jax.config.update("jax_rocm_visible_devices", device)
     return place
-
-
-def _join(out: Writer) -> None:
-    """Process 0 takes over what others have completed, also in an interrupted run."""
-    if isinstance(out, HostWriter):
-        out.refresh()
-        return
-    for home in _homes(out.path):
-        for name, entry in journal(home).items():
-            if name not in out.done and (home / name).exists():
-                out.take(home, name, entry)
 
 
 def _homes(out: epath.Path) -> list[epath.Path]:

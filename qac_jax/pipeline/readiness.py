@@ -95,28 +95,16 @@ def _lacks(text: str, kinds: Sequence[str]) -> str:
     if "://" in text or (TOKENIZER in kinds and text in tokenizers.shipped()):
         return ""
     if os.path.exists(text):
-        return _of_wrong_kind(text, kinds)
-    if {MODEL, TOKENIZER} & set(kinds) and (name := names.parsed(text)) is not None:
-        folder = text.partition("/")[0]
-        local = os.path.isdir(folder) and not text.startswith(names.HUB)
-        return "does not exist" if local and names.snapshot(*name) is None else ""
-    if FILE in kinds:
-        scheme = text.partition(":")[0]
-        if inputs.is_named(text):
-            library = _LIBRARIES.get(scheme, "")
-            absent = library and importlib.util.find_spec(library) is None
-            return (
-                f"needs {library}, which is not installed; pip install {library}" if absent else ""
-            )
-        if glob.glob(text):
+        record = artifacts.peek(text)
+        if {FILE, MODEL, TOKENIZER} & set(kinds) or record and record["kind"] in kinds:
             return ""
-    return "does not exist"
-
-
-def _of_wrong_kind(text: str, kinds: Sequence[str]) -> str:
-    if {FILE, MODEL, TOKENIZER} & set(kinds):
-        return ""
-    record = artifacts.peek(text)
-    if record is None or record["kind"] in kinds:
-        return "" if record else f"is not an artefact; expected {' or '.join(kinds)}"
-    return f"is of kind {record['kind']}; expected {' or '.join(kinds)}"
+        found = f"is of kind {record['kind']}" if record else "is not an artefact"
+        return f"{found}; expected {' or '.join(kinds)}"
+    if {MODEL, TOKENIZER} & set(kinds) and (name := names.parsed(text)) is not None:
+        local = os.path.isdir(text.partition("/")[0]) and not text.startswith(names.HUB)
+        return "does not exist" if local and names.snapshot(*name) is None else ""
+    if FILE in kinds and inputs.is_named(text):
+        library = _LIBRARIES.get(text.partition(":")[0], "")
+        absent = library and importlib.util.find_spec(library) is None
+        return f"needs {library}, which is not installed; pip install {library}" if absent else ""
+    return "" if FILE in kinds and glob.glob(text) else "does not exist"

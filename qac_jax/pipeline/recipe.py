@@ -19,9 +19,8 @@ from qac_jax import artifacts, fields, processes, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
 from qac_jax.pipeline import costs, inputs, readiness
-from qac_jax.pipeline import stage as stage_lib
-from qac_jax.pipeline.inputs import DATA, STAGE, Ref, located, place
-from qac_jax.pipeline.stage import Stage
+from qac_jax.pipeline.inputs import DATA, STAGE, Plan, Plans, Ref, located, place
+from qac_jax.pipeline.stage import Stage, execute, is_done
 
 
 _FLAG = re.compile(r"(?<![\w-])--(\w+)( [A-Z]+\b)?")
@@ -108,12 +107,10 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
                     f"{target!r}; {nearest(target, declared)}"
                 )
     made = {name: stage.KIND for name, stage in declared.items()}
+    graph = {}
     for name, stage in declared.items():
         readiness.check_kinds(name, stage, made)
-    graph = {
-        name: list(dict.fromkeys(inputs.references(stage).values()))
-        for name, stage in declared.items()
-    }
+        graph[name] = list(dict.fromkeys(inputs.references(stage).values()))
     try:
         order = list(graphlib.TopologicalSorter(graph).static_order())
     except graphlib.CycleError as error:
@@ -148,8 +145,12 @@ def run(
     for stage in stages.values():
         stage.check()
     inputs.look_up(stages)
-    if any(stage.SHARED for stage in stages.values()):
-        _find_one_another()
+    here = processes.place()
+    if here.count != 1 and any(stage.SHARED for stage in stages.values()):
+        # The processes find one another before any stage of theirs uses a device.
+        from qac_jax.training import mesh
+
+        mesh.join(here)
     finished: dict[str, Artifact] = {}
     for number, (name, declared) in enumerate(stages.items(), start=1):
         if only and name != only:
@@ -159,13 +160,11 @@ def run(
         if start and name not in forced:
             finished[name] = _expect_done(name, stage, folder, command)
             continue
-        if (name == start or name == only) and not processes.place().number:
+        if name in (start, only) and not here.number:
             artifacts.remove(folder)
         progress.say(f"[{number}/{len(stages)}] {name} ({stage.verb})")
         try:
-            finished[name] = stage_lib.execute(
-                stage, folder, replace=True, documentation=documentation
-            )
+            finished[name] = execute(stage, folder, replace=True, documentation=documentation)
         except UserError as error:
             why = in_gin(str(error), type(stage))
             raise UserError(_failure(name, why, finished, command)) from error
@@ -175,73 +174,60 @@ def run(
         except Exception:
             progress.say(_failure(name, "see below", finished, command))
             raise
-    _publish(recipe, root)
-    return finished
-
-
-def _find_one_another() -> None:
-    """Joins the processes that train together, before any stage of theirs uses a device."""
-    place = processes.place()
-    if place.count != 1:
-        from qac_jax.training import mesh
-
-        mesh.join(place)
-
-
-def _publish(recipe: Recipe, root: epath.Path) -> None:
-    """Copies what is published, as far as its stages are finished."""
-    for name, source in recipe.published.items():
+    for name, source in recipe.published.items():  # as far as its stages are finished
         file = epath.Path(place(source, name, {p.name: p for p in root.iterdir()}, ""))
         if file.exists():
             file.copy(root / name, overwrite=True)
+    return finished
 
 
-def plan(recipe: Recipe, sizes: Mapping[str, int] | None = None) -> list[dict[str, Any]]:
+def plan(
+    recipe: Recipe, sizes: Mapping[str, int] | None = None, *, here: bool = False
+) -> list[Plan]:
     """The plan of a dry run: each stage's settings and the sizes that are known beforehand.
 
-    `sizes`: the numbers of items of stages, and of files by the field that takes them.
+    `sizes`: the numbers of items of stages, and of files by the field that takes them. `here`:
+    documents are counted, and every plan has the seconds on this machine.
     """
-    plans: dict[str, dict[str, Any]] = {}
-    stages, sizes = ordered(recipe), sizes or {}
+    plans: dict[str, Plan] = {}
+    stages, sizes, each = ordered(recipe), sizes or {}, {}
     costs.check_sizes(sizes, stages)
+    if here:
+        found = {name: stage.survey(recipe.data_dir) for name, stage in stages.items()}
+        surveyed = {name: of for name, of in found.items() if of is not None}
+        sizes = {**{name: count for name, (count, _) in surveyed.items()}, **sizes}
+        each = {name: seconds for name, (_, seconds) in surveyed.items()}
     for name, stage in stages.items():
         references = inputs.references(stage)
         plans_before = {field: plans[target]["plan"] for field, target in references.items()}
-        sized = costs.with_sizes(name, stage, plans_before, sizes)
+        sized = costs.sized(stages, name, plans_before, sizes)
         models = readiness.local_models(stage, recipe.data_dir)
-        sized = {**sized, **{field: {"folder": place} for field, place in models.items()}}
+        sized |= {field: {"folder": place} for field, place in models.items()}
         of_stage = plan_of(stage, sized)
         plans[name] = {"stage": name, "inputs": references, "models": models, **of_stage}
         if name in sizes:
             plans[name]["plan"]["count"] = sizes[name]
         plans[name]["missing"] = readiness.missing(stage, recipe.data_dir)
+    if here:
+        costs.add_seconds(stages, list(plans.values()), each)
     return list(plans.values())
 
 
-def plan_of(stage: Stage, plans_before: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def plan_of(stage: Stage, plans_before: Plans) -> Plan:
     """One stage's settings, which of them are not the defaults, and what it would do."""
     stage.check()
-    values, defaults = fields.values(stage), _defaults(type(stage))
+    values, leaves = fields.values(stage), fields.flat(type(stage))
     affecting = {
         name: fields.describe(values[name])
-        for name, leaf in fields.flat(type(stage)).items()
+        for name, leaf in leaves.items()
         if leaf.field.metadata.get("affects_result", True)
     }
     return {
         "verb": stage.verb,
         "kind": stage.KIND,
         "fields": affecting,
-        "set": [name for name in affecting if values[name] != defaults[name]],
+        "set": [name for name in affecting if values[name] != leaves[name].field.default],
         "plan": stage.plan(plans_before),
-    }
-
-
-def _defaults(cls: Any) -> dict[str, Any]:
-    return {
-        name: leaf.field.default_factory()
-        if leaf.field.default_factory is not dataclasses.MISSING
-        else leaf.field.default
-        for name, leaf in fields.flat(cls).items()
     }
 
 
@@ -254,7 +240,7 @@ def _with_dependants(stages: Mapping[str, Stage], first: str) -> set[str]:
 
 
 def _expect_done(name: str, stage: Stage, folder: epath.Path, command: str) -> Artifact:
-    done = stage_lib.is_done(stage, folder)
+    done = is_done(stage, folder)
     if done is None:
         raise UserError(
             f"stage {name} is not finished with these settings, so later ones cannot start from "

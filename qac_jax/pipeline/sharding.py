@@ -77,7 +77,7 @@ def sharded(
     `ahead` prepares a job, such as by reading its tokens, in a thread during the work on the
     previous one. `work` may advance the bar itself; the rest was then done by an earlier run.
     """
-    left = hosts.team().own(out, shards, lambda shard: True)
+    left = _left(out, shards)
     with (
         Bar(label, total=_items(shards), unit=unit) as bar,
         concurrent.futures.ThreadPoolExecutor(1) as reader,
@@ -92,7 +92,7 @@ def sharded(
             counted = bar.count - before
             (bar.skip if counted else bar.advance)(shard.items - counted)
             _keep(out, shard, facts or {})
-        hosts.team().wait(out, shards)
+        hosts.team().wait(out, [shard.name for shard in shards])
     return [out.facts(shard.name) for shard in shards]
 
 
@@ -112,7 +112,7 @@ def pooled(
     `is_done` may ask for more than the file, such as what a job leaves in a scratch folder.
     `records`: the unit of a shard's fact "records", shown by the bar.
     """
-    left = hosts.team().own(out, shards, is_done)
+    left = _left(out, shards, is_done)
     known = [shard for shard in shards if shard not in left and shard.name in out.done]
     total = sum(out.facts(shard.name)["records"] for shard in known) if records else 0
     with Bar(label, total=_items(shards), unit=unit) as bar:
@@ -122,8 +122,18 @@ def pooled(
             _keep(out, shard, facts)
             total += facts.get("records", 0)
             bar.advance(shard.items, **({records: total} if records else {}))
-        hosts.team().wait(out, shards)
+        hosts.team().wait(out, [shard.name for shard in shards])
     return [out.facts(shard.name) for shard in shards]
+
+
+def _left(
+    out: Writer, shards: Sequence[ShardFile], is_done: Callable[[ShardFile], bool] = lambda _: True
+) -> list[ShardFile]:
+    """The missing shards that this process writes."""
+    team = hosts.team()
+    team.join(out)
+    own = shards[team.number :: team.count]
+    return [shard for shard in own if not (shard.name in out.done and is_done(shard))]
 
 
 def _keep(out: Writer, shard: ShardFile, facts: Mapping[str, Any]) -> None:

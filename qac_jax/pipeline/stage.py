@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import resource
 import sys
 import time
 from collections.abc import Mapping
+from resource import RUSAGE_SELF, getrusage
 from typing import Any, ClassVar, Self
 
 from etils import epath
@@ -140,10 +140,9 @@ def execute(
                 f"several processes write into one folder, and {out} is in an object store; give a "
                 "folder that all of them have mounted (gcsfuse, mountpoint-s3, Filestore, NFS)"
             )
+        options: dict[str, Any] = {"documentation": documentation, "verb": verb}
         with stores.uploaded(out) as folder:
-            artifact = execute(
-                stage, folder, replace=replace, documentation=documentation, verb=verb
-            )
+            artifact = execute(stage, folder, replace=replace, **options)
         progress.say(f"{verb}: uploaded to {out}")
         return artifact
     fields.check(stage)
@@ -167,11 +166,19 @@ def execute(
                 raise
             progress.say(f"{verb}: made again, since {damage}")
     place = hosts.placed(stage.place()) if stage.DIVIDED else stage.place()
-    if place.number:
-        return _follow(stage, opened, out, key, place)
+    if place.number:  # it does its part, and process 0 completes the artefact
+
+        def work(own: Writer) -> None:
+            if stage.DIVIDED or stage.SHARED:
+                stage.run(opened, own if stage.DIVIDED else Writer(epath.Path(out), {}))
+
+        with interruptible():
+            hosts.follow(out, key, place, work)
+        return artifacts.load(out)
     began = time.monotonic()
-    with interruptible():
-        with artifacts.create(
+    with (
+        interruptible(),
+        artifacts.create(
             out,
             kind=stage.KIND,
             schema=stage.SCHEMA,
@@ -181,36 +188,19 @@ def execute(
             inputs=identities,
             seed=stage.seed,
             replace=replace,
-        ) as writer:
-            with hosts.joined(writer, place if stage.DIVIDED else Place()):
-                stage.run(opened, writer)
-            writer.info["seconds"] = round(time.monotonic() - began, 3)
-            writer.info["peak_resident_bytes"] = _peak_bytes()
-            if documentation:
-                writer.info["gin"] = documentation
+        ) as writer,
+    ):
+        with hosts.joined(writer, place if stage.DIVIDED else Place()):
+            stage.run(opened, writer)
+        writer.info["seconds"] = round(time.monotonic() - began, 3)
+        # Linux counts in KiB, macOS in bytes.
+        unit = 1 if sys.platform == "darwin" else 1024
+        writer.info["peak_resident_bytes"] = unit * getrusage(RUSAGE_SELF).ru_maxrss
+        if documentation:
+            writer.info["gin"] = documentation
     artifact = artifacts.load(out)
     progress.say(
         f"{verb}: {artifact.count:,} items of kind {artifact.kind} in {out} "
         f"({progress.human_seconds(artifact.info['seconds'])})"
     )
     return artifact
-
-
-def _follow(stage: Stage, opened: Inputs, out: epath.PathLike, key: str, place: Place) -> Artifact:
-    """Does its part of a stage that several processes share, and opens the artefact."""
-
-    def work(own: Writer) -> None:
-        if stage.DIVIDED:
-            stage.run(opened, own)
-        elif stage.SHARED:
-            stage.run(opened, Writer(epath.Path(out), {}))
-
-    with interruptible():
-        hosts.follow(out, key, place, work)
-    return artifacts.load(out)
-
-
-def _peak_bytes() -> int:
-    """The largest resident size of this process so far (Linux counts in KiB, macOS in bytes)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -179,9 +179,13 @@ def test_documents_that_are_there_are_counted_as_they_are_cut(tmp_path: Path) ->
         "gone": Prepare(documents="data:none"),
         "vectors": Embed(encoder="bert", passages="stage:whole"),
     }
-    found = costs.counted(stages, str(tmp_path))
-    assert set(found) == {"whole", "cut"} and all(each > 0 for _, each in found.values())
-    assert found["whole"][0] == 40 and found["cut"][0] > 10
+    plans = {
+        one["stage"]: one["plan"]
+        for one in recipe.plan(recipe.Recipe(stages, data_dir=str(tmp_path)), here=True)
+    }
+    assert plans["whole"]["count"] == 40 and plans["cut"]["count"] > 10
+    assert "count" not in plans["gone"]
+    assert all(plans[name]["seconds_here"] > 0 for name in ("whole", "cut", "vectors"))
 
 
 @pytest.mark.slow
