@@ -14,8 +14,10 @@ from qac_jax import artifacts
 from qac_jax.hub import huggingface
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import corpus
 from qac_jax.retrieval.vectors import Vectors, shard_name
+from qac_jax.stages import embed, index, prepare
 from qac_jax.text import tokenizers
 
 
@@ -66,6 +68,17 @@ def write_collection(folder: Path, passages: int = 40, queries: int = 12) -> Pat
         lines = "".join(json.dumps(record) + "\n" for record in records)
         (folder / f"{name}.jsonl").write_text(lines)
     (folder / "qrels" / "test.tsv").write_text("\n".join(judgements) + "\n")
+    return folder
+
+
+def indexed(folder: Path) -> Path:
+    """A collection (toys) with an encoder, its passages, vectors and both indexes."""
+    data, encoder = write_collection(folder / "toys"), str(save_encoder(folder / "encoder"))
+    passages = str(folder / "passages")
+    execute(prepare.Prepare.make(documents=str(data), format="beir"), folder / "passages")
+    execute(embed.Embed(encoder=encoder, passages=passages), folder / "vectors")
+    execute(index.Index(vectors=str(folder / "vectors")), folder / "index")
+    execute(index.Bm25(passages=passages), folder / "bm25")
     return folder
 
 

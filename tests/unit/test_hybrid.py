@@ -25,7 +25,7 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import fusion, search
 from qac_jax.retrieval.bm25 import Bm25
 from qac_jax.retrieval.hybrid import Hybrid
-from qac_jax.stages import embed, index, prepare
+from qac_jax.stages import embed, index
 from qac_jax.stages import index as stages
 
 
@@ -36,24 +36,14 @@ QUESTIONS = ["copper lamp river", "winter whisper", "anchor", "zebra"]
 @pytest.fixture(scope="module")
 def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a collection, an encoder and both indexes; "bm25_turned" has other rows."""
-    folder = tmp_path_factory.mktemp("hybrid")
-    data = toy.write_collection(folder / "toys")
-    turned = (data / "corpus.jsonl").read_text().splitlines()[::-1]
+    folder = toy.indexed(tmp_path_factory.mktemp("hybrid"))
+    turned = (folder / "toys" / "corpus.jsonl").read_text().splitlines()[::-1]
     (folder / "turned.jsonl").write_text("\n".join(turned) + "\n")
     (folder / "fewer.jsonl").write_text("\n".join(turned[1:]) + "\n")
     other = turned[0].replace('"_id": "p', '"_id": "x')
     (folder / "other.jsonl").write_text("\n".join([other, *turned[1:]]) + "\n")
-    toy.save_encoder(folder / "encoder")
-    documents = prepare.Prepare.make(documents=str(data), format="beir")
-    execute(documents, folder / "passages")
-    passages = str(folder / "passages")
-    execute(embed.Embed(encoder=str(folder / "encoder"), passages=passages), folder / "vectors")
-    execute(index.Index(vectors=str(folder / "vectors")), folder / "index")
-    execute(index.Bm25(passages=passages), folder / "bm25")
-    wide = embed.Embed(
-        encoder=str(folder / "encoder"), passages=passages, window=SIZE, shard_rows=480
-    )
-    execute(wide, folder / "vectors_windows")
+    given = {name: str(folder / name) for name in ("encoder", "passages")}
+    execute(embed.Embed(**given, window=SIZE, shard_rows=480), folder / "vectors_windows")
     execute(index.Index(vectors=str(folder / "vectors_windows")), folder / "index_windows")
     for name in ("turned", "fewer", "other"):
         execute(index.Bm25(passages=str(folder / f"{name}.jsonl")), folder / f"bm25_{name}")

@@ -25,7 +25,7 @@ from qac_jax.retrieval import mining
 from qac_jax.retrieval.corpus import Searchable
 from qac_jax.retrieval.hybrid import Hybrid
 from qac_jax.retrieval.mining import Labeller, Labelling, Miner, Mining, Question
-from qac_jax.stages import embed, index, mine, prepare
+from qac_jax.stages import index, mine
 from qac_jax.stages.tokenize import Tokenize
 
 
@@ -249,15 +249,7 @@ def test_every_row_is_in_a_group_of_one_size_with_its_like() -> None:
 
 @pytest.fixture(scope="module")
 def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("grouping")
-    data = toy.write_collection(folder / "toys")
-    toy.save_encoder(folder / "encoder")
-    stage.execute(prepare.Prepare.make(documents=str(data), format="beir"), folder / "passages")
-    passages = str(folder / "passages")
-    embedding = embed.Embed(encoder=str(folder / "encoder"), passages=passages)
-    stage.execute(embedding, folder / "vectors")
-    stage.execute(index.Index(vectors=str(folder / "vectors")), folder / "index")
-    stage.execute(index.Bm25(passages=passages), folder / "bm25")
+    folder = toy.indexed(tmp_path_factory.mktemp("grouping"))
     joined = index.Hybrid.make(index=str(folder / "index"), bm25=str(folder / "bm25"), weight=0.4)
     stage.execute(joined, folder / "hybrid")
     names = records(folder / "passages").ids()
