@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -204,3 +205,20 @@ def stored(path: Any) -> list[dict[str, Any]]:
 def asked(folder: Path) -> dict[str, Any]:
     """The queries and judgements of the folder, as inputs of `tokenize`."""
     return {"queries": str(folder / "queries.jsonl"), "qrels": str(folder / "qrels.tsv")}
+
+
+class MemoryExamples:
+    """Records in memory that a loader reads as it does those of an artefact."""
+
+    def __init__(
+        self,
+        records: Sequence[Mapping[str, Any]],
+        info: Mapping[str, Any],
+        documents: Sequence[int] | np.ndarray | None = None,
+    ):
+        self._records, self.info, self.count = list(records), info, len(records)
+        self.documents = None if documents is None else np.asarray(documents)
+        self.identity = hashlib.sha256(repr((self._records, dict(info))).encode()).hexdigest()
+
+    def read(self, indices: np.ndarray) -> Sequence[Mapping[str, Any]]:
+        return [self._records[i] for i in indices]

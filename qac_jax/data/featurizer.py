@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax.data.examples import LENGTHS, Source
 from qac_jax.data.form import CROPS, Form, check_name
 from qac_jax.data.kind import LENGTH, Example, Feature, Kind, Record, Settings
 from qac_jax.data.kinds import KINDS
@@ -98,3 +99,29 @@ def settle(
             )
         padded[key] = int(limit)
     return Featurizer(kind, form, padded, complete, features)
+
+
+def make_featurizer(
+    source: Source,
+    kind: str = "",
+    settings: Mapping[str, Any] | None = None,
+    lengths: Mapping[str, int] | None = None,
+    crop: str = "",
+) -> Featurizer:
+    """The featurizer that makes examples of a kind from the records of a source."""
+    kind = kind or source.info["task"]
+    if kind not in KINDS:
+        raise UserError(f"kind {kind!r} is not known; {nearest(kind, KINDS)}")
+    form = Form.from_info(source.info, crop or KINDS[kind].crop)
+    stored = source.info.get("settings", {})
+    known = {k: v for k, v in stored.items() if k in KINDS[kind].defaults}
+    featurizer = settle(kind, form, lengths=lengths, settings={**known, **(settings or {})})
+    schema = source.info["schema"]
+    for name in featurizer.kind.needs(featurizer.settings):
+        if name not in schema:
+            raise UserError(
+                f"examples made for {source.info['task']!r} hold no {name!r}, which kind {kind!r} "
+                f"needs (they hold {', '.join(n for n in schema if not n.endswith(LENGTHS))}); "
+                f"tokenize again for {kind!r}, or choose another kind"
+            )
+    return featurizer

@@ -19,7 +19,10 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qac_jax.errors import UserError
+import numpy as np
+
+from qac_jax.data.form import Form
+from qac_jax.errors import UserError, nearest
 from qac_jax.fields import option
 from qac_jax.text.spans import SPLITTERS
 
@@ -212,8 +215,10 @@ class Kind:
 class DocumentKind(Kind):
     """A kind whose records are made from the passages of documents and their contexts."""
 
-    # The records of each document.
-    records: Callable[[DocumentTexts, Sequence[DocumentContexts]], Iterator[list[Record]]]
+    # The records of each document (None: of a generator's pairs alone).
+    records: (
+        Callable[[DocumentTexts, Sequence[DocumentContexts]], Iterator[list[Record]]] | None
+    ) = None
     # Whether passages need contexts: generated or judged queries.
     asks: bool = False
     # Whether every passage gives exactly one record, so that their number is known in advance.
@@ -303,3 +308,53 @@ def two_texts(passage: int, context: int) -> Callable[[Settings], dict[str, Feat
     """The features of a passage and its context, with these limits."""
     features = {"passage": Feature(length=passage), "context": Feature(length=context)}
     return lambda settings: dict(features)
+
+
+# For pair functions.
+
+
+def pick(probabilities: Mapping[str, float], rng: np.random.Generator) -> str:
+    """One of the names; the weights need not sum to one."""
+    left = rng.random() * sum(probabilities.values())
+    chosen = ""
+    for name, weight in probabilities.items():
+        if weight > 0:
+            chosen = name
+            left -= weight
+            if left < 0:
+                break
+    return chosen
+
+
+def check_weights(what: str, weights: Mapping[str, float], valid: Sequence[str]) -> None:
+    """Raises UserError for unknown names, negative weights, and weights that are all zero."""
+    for name, weight in weights.items():
+        if name not in valid:
+            raise UserError(f"{what}: {name!r} is not known; {nearest(name, valid)}")
+        if weight < 0:
+            raise UserError(f"{what}: {name!r} has weight {weight}; expected 0 or more")
+    if not sum(weights.values()):
+        raise UserError(
+            f"{what}: all weights are 0; give one above 0, such as {{{valid[0]!r}: 1.0}}"
+        )
+
+
+def pair(
+    passage: np.ndarray, context: np.ndarray, rng: np.random.Generator, form: Form, lengths: Lengths
+) -> Example:
+    """A passage and its context, with special tokens and truncated."""
+    return {
+        "passage": form.one(passage, lengths["passage"], rng),
+        "context": form.one(context, lengths["context"], rng),
+    }
+
+
+def any_text(record: Record, name: str, rng: np.random.Generator, first: int = 0) -> np.ndarray:
+    """One of the (first) texts of a list; the passage itself if the list is empty."""
+    texts = record[name]
+    count = len(texts)
+    if first and first < count:
+        count = first
+    if not count:
+        return record["passage"]
+    return texts[int(rng.random() * count)]

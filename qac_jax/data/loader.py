@@ -1,8 +1,8 @@
 """The loader: examples -> batches of fixed shapes, reproducible whatever makes them.
 
 A batch is a function of (data, settings, seed, step) alone: not of the number of hosts, worker
-processes or threads, nor of whether grain is installed. So its state is a step number, and a
-resumed run gets the same batches as an uninterrupted one.
+processes or threads, nor of what makes it. So its state is a step number, and a resumed run gets
+the same batches as an uninterrupted one.
 
     loader = Loader("out/examples", batch_size=64, seed=0)
     for batch in loader:                     # {"passage": [64, 144], "passage_length": [64], …}
@@ -12,29 +12,41 @@ resumed run gets the same batches as an uninterrupted one.
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import dataclasses
+import functools
+import gc
 import hashlib
 import importlib.util
+import itertools
 import json
+import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
 
 from qac_jax import extras
 from qac_jax.artifacts import Artifact
-from qac_jax.data import feeding
-from qac_jax.data.examples import Examples, Source, check_holds
-from qac_jax.data.featurizer import Featurizer, settle
-from qac_jax.data.feeding import FEEDS, Batch, Spec, usual
-from qac_jax.data.form import CROPS, Form
+from qac_jax.data.examples import Examples, Source
+from qac_jax.data.featurizer import Featurizer, make_featurizer
+from qac_jax.data.form import CROPS
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.randomness import ExampleRng
-from qac_jax.data.sampler import Plan, Slots, make_plan
-from qac_jax.errors import UserError, nearest
+from qac_jax.data.sampler import Plan, Slots, joined, make_plan
+from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.text import tokenizers
+
+
+Batch = dict[str, np.ndarray]
+# What makes batches; seqio is an extra.
+FEEDS = ("grain", "seqio")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +70,9 @@ class Reading:
         affects_result=False,
     )
     feed: str = option(
-        "auto",
-        "what makes the batches, which are the same: our loader with grain's thread or its own, or "
-        "seqio (the extra seqio)",
+        "grain",
+        "what makes the batches, which are the same: our loader ahead in grain's thread, or seqio "
+        "(the extra seqio)",
         choices=FEEDS,
         affects_result=False,
     )
@@ -72,8 +84,6 @@ class Reading:
         if self.feed == "seqio" and importlib.util.find_spec("seqio") is None:
             raise UserError(f"--feed seqio needs seqio; {extras.remedy('seqio')}, or leave it out")
 
-
-VALID = "valid"
 
 # Records that are fetched and parsed together, for several small batches if necessary: fetching
 # them one by one is ten times as slow.
@@ -91,10 +101,8 @@ class Batches:
         *,
         seed: int,
         rows: tuple[int, int],
-        with_valid: bool,
     ):
         self.sources, self.featurizers, self.plan, self.seed = sources, featurizers, plan, seed
-        self.with_valid = with_valid
         self._first, self._last = rows
         self.rows = self._last - self._first
         # Steps whose records are fetched together; batches of one run come from one process.
@@ -103,14 +111,6 @@ class Batches:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_fetched": None}
-
-    @property
-    def spec(self) -> Spec:
-        """Shape and type of every array."""
-        spec = self.featurizers[0].spec(self.rows)
-        if self.with_valid:
-            spec[VALID] = ((self.rows,), np.dtype(np.int32))
-        return spec
 
     def __call__(self, step: int) -> Batch:
         number, place = divmod(step, self.run)
@@ -128,10 +128,7 @@ class Batches:
                 strict=True,
             )
         ]
-        batch = self.featurizers[0].batch(examples)
-        if self.with_valid:
-            batch[VALID] = slots.valid[here].astype(np.int32)
-        return batch
+        return self.featurizers[0].batch(examples)
 
     def _records(self, number: int) -> tuple[Slots, Sequence[Mapping[str, Any]]]:
         """The slots of a run of steps and their records; the last run is cached."""
@@ -139,7 +136,7 @@ class Batches:
         if fetched is None or fetched[0] != number:
             steps = range(number * self.run, (number + 1) * self.run)
             each = [self.plan.at(step).rows(self._first, self._last) for step in steps]
-            slots = Slots(*(np.concatenate(column) for column in zip(*each, strict=True)))
+            slots = joined(each)
             # One assignment: a prefetching thread may read while the main one replaces it.
             self._fetched = fetched = (number, slots, self._read(slots))
         return fetched[1:]
@@ -177,9 +174,8 @@ class Loader:
 
     `batch_size` is global; `host` = (number, count) says which rows are made here.
     `reading`: kind, lengths and so on; its fields may also be passed as keyword arguments.
-    `remainder`: "drop" (training), "wrap", or "pad" (evaluation: a feature `valid` marks rows).
-    `epochs`: None is endless. `accelerators`: of this host, which decide on the processes where
-    nobody does.
+    `remainder`: "drop", or "wrap" (batches cross the ends of epochs). `epochs`: None is endless.
+    `accelerators`: of this host, which decide on the processes where nobody does.
     """
 
     def __init__(
@@ -194,7 +190,6 @@ class Loader:
         remainder: str = "drop",
         host: tuple[int, int] = (0, 1),
         prefetch: int = 2,
-        backend: str = "auto",
         accelerators: int = 0,
         **settings: Any,
     ):
@@ -225,29 +220,29 @@ class Loader:
         self.batch_size, self.rows, self.featurizers = batch_size, rows, featurizers
         self.here = number * rows, (number + 1) * rows  # this host's rows of a batch
         self.seed, self.shuffle = seed, shuffle
-        self.epochs, self.step = epochs, 0
-        self.make = Batches(
-            sources,
-            featurizers,
-            self.plan,
-            seed=seed,
-            rows=self.here,
-            with_valid=remainder == "pad",
-        )
-        backend = _backend(reading, backend, remainder)
+        self.steps = None if epochs is None else self.plan.steps(epochs)  # None: endless
+        self.step = 0
+        self.make = Batches(sources, featurizers, self.plan, seed=seed, rows=self.here)
+        self.spec = featurizers[0].spec(
+            rows
+        )  # shape and type of every array of this host's batches
         workers = reading.workers
         if workers < 0:
-            of_threads = backend == feeding.SEQIO or not accelerators
-            workers = 0 if of_threads else usual(accelerators, self.spec, prefetch)
-        self._ahead = feeding.Ahead(backend, prefetch, workers)
-        self._feed: feeding.Feed | None = None
+            # One makes 27,000 examples a second or more; two of the fastest devices take 7,000.
+            workers = min(-(-accelerators // 2), (os.cpu_count() or 2) // 2)
+        self._feed: Generator[Batch] | None = None
+        self._start = functools.partial(ahead, self.make, prefetch=prefetch, workers=workers)
+        if reading.feed == "seqio":
+            if reading.separate_documents or reading.workers > 0:
+                raise UserError(
+                    "feed 'seqio' cannot keep the examples of a document apart or use worker "
+                    "processes; leave separate_documents and workers out, or use 'grain'"
+                )
+            from qac_jax.data import tasks  # which imports TensorFlow
+
+            self._start = functools.partial(tasks.through_seqio, self)
         order = (seed, batch_size, shuffle, remainder, reading.separate_documents)
         self.identity = _identity(sources, featurizers, self.parts, order)
-
-    @property
-    def spec(self) -> Spec:
-        """Shape and type of every array of this host's batches."""
-        return self.make.spec
 
     @property
     def examples_per_epoch(self) -> int:
@@ -257,11 +252,6 @@ class Loader:
     @property
     def batches_per_epoch(self) -> int:
         return self.plan.batches_per_epoch
-
-    @property
-    def steps(self) -> int | None:
-        """The number of batches in all; None: endless."""
-        return None if self.epochs is None else self.plan.steps(self.epochs)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must store to continue after the last batch that was taken."""
@@ -282,7 +272,7 @@ class Loader:
 
     def __next__(self) -> Batch:
         if self._feed is None:
-            self._feed = self._begun()
+            self._feed = self._start(self.step, self.steps)
         try:
             batch = next(self._feed)
         except StopIteration:
@@ -290,13 +280,6 @@ class Loader:
             raise
         self.step += 1
         return batch
-
-    def _begun(self) -> feeding.Feed:
-        if self._ahead.backend != feeding.SEQIO:
-            return feeding.feed(self.make, self.step, self.steps, self._ahead)
-        from qac_jax.data import tasks  # which imports TensorFlow
-
-        return tasks.SeqioFeed(self, self.step, self.steps)
 
     def close(self) -> None:
         """Ends threads and processes; iterating again continues from the same step."""
@@ -311,23 +294,84 @@ class Loader:
         self.close()
 
 
-def make_featurizer(
-    source: Source,
-    kind: str = "",
-    settings: Mapping[str, Any] | None = None,
-    lengths: Mapping[str, int] | None = None,
-    crop: str = "",
-) -> Featurizer:
-    """The featurizer that makes examples of a kind from the records of a source."""
-    kind = kind or source.info["task"]
-    if kind not in KINDS:
-        raise UserError(f"kind {kind!r} is not known; {nearest(kind, KINDS)}")
-    form = Form.from_info(source.info, crop or KINDS[kind].crop)
-    stored = source.info.get("settings", {})
-    known = {k: v for k, v in stored.items() if k in KINDS[kind].defaults}
-    featurizer = settle(kind, form, lengths=lengths, settings={**known, **(settings or {})})
-    check_holds(source, kind, featurizer.kind.needs(featurizer.settings))
-    return featurizer
+def ahead(
+    make: Batches, start: int, stop: int | None, *, prefetch: int, workers: int
+) -> Generator[Batch]:
+    """make(start), make(start + 1), … before `stop` (None: endless), made ahead of their consumer.
+
+    In grain's thread (prefetch=0: when they are asked for), or in worker processes, which take
+    turns with runs of consecutive steps. (grain's own processes make a shared object for every
+    array of every batch, and leave some behind when they are stopped early.)
+    """
+    if workers:
+        yield from _by_processes(make, start, stop, prefetch * workers, workers)
+    elif prefetch:
+        import grain
+
+        steps = grain.MapDataset.source(_Steps(make, start, stop))
+        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch)
+        iterator = iter(steps.to_iter_dataset(options))
+        try:
+            yield from iterator
+        finally:
+            iterator.close()
+    else:
+        yield from map(make, itertools.count(start) if stop is None else range(start, stop))
+
+
+class _Steps:
+    """Batches as a sequence, which grain reads."""
+
+    def __init__(self, make: Batches, start: int, stop: int | None):
+        self._make, self._start = make, start
+        self._length = 1 << 60 if stop is None else max(stop - start, 0)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: int) -> Batch:
+        return self._make(self._start + number)
+
+
+def _by_processes(
+    make: Batches, start: int, stop: int | None, most: int, workers: int
+) -> Generator[Batch]:
+    context = multiprocessing.get_context("spawn")  # forking a process with threads is unsafe
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin_worker, (make,))
+    firsts = itertools.count(start // make.run * make.run, make.run)
+    coming: collections.deque[concurrent.futures.Future[list[Batch]]] = collections.deque()
+    try:
+        for first in firsts if stop is None else itertools.takewhile(lambda n: n < stop, firsts):
+            last = first + make.run if stop is None else min(first + make.run, stop)
+            coming.append(pool.submit(_run_of, range(max(first, start), last)))
+            if len(coming) > -(-max(most, workers) // make.run):
+                yield from coming.popleft().result()
+        while coming:
+            yield from coming.popleft().result()
+    except BrokenProcessPool:
+        raise RuntimeError(
+            "a loader process ended before its time, as processes do when memory runs out"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_make: Callable[[int], Batch]  # in a worker process
+
+
+def _begin_worker(make: Batches) -> None:
+    global _make
+    _make = make
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    gc.disable()  # examples have no cycles, and the collector takes a tenth of the time
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    # A worker whose parent was killed would wait for it for ever.
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def _run_of(steps: range) -> list[Batch]:
+    return [_make(step) for step in steps]
 
 
 def _as_parts(
@@ -352,18 +396,6 @@ def _documents(source: Source) -> np.ndarray:
             "made by `qac prepare`, or set it to False"
         )
     return source.documents
-
-
-def _backend(reading: Reading, wanted: str, remainder: str) -> str:
-    """What makes the batches; seqio cannot do all that the loader can."""
-    backend = feeding.choose(reading.feed if wanted == "auto" else wanted)
-    more = reading.separate_documents or remainder == "pad" or reading.workers > 0
-    if backend == feeding.SEQIO and more:
-        raise UserError(
-            "feed 'seqio' cannot keep the examples of a document apart, pad the last batch or "
-            "use worker processes; leave separate_documents and workers out, or use 'grain'"
-        )
-    return backend
 
 
 def _identity(

@@ -7,10 +7,11 @@ no communication.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,9 @@ from qac_jax.data.randomness import permute
 from qac_jax.errors import UserError
 
 
-REMAINDERS = ("drop", "wrap", "pad")
+# Of the examples of an epoch that do not fill a batch: left out (others each epoch), or in a batch
+# with the first ones of the next epoch.
+REMAINDERS = ("drop", "wrap")
 
 # Positions are permuted for several steps at once, because a call is slower than a position.
 _AHEAD = 8192
@@ -32,83 +35,62 @@ class Slots(NamedTuple):
     part: np.ndarray
     epoch: np.ndarray
     example: np.ndarray
-    valid: np.ndarray
 
     def rows(self, start: int, stop: int) -> Slots:
         return Slots(*(column[start:stop] for column in self))
 
 
-class Plan(Protocol):
+def joined(slots: Iterable[Slots]) -> Slots:
+    return Slots(*map(np.concatenate, zip(*slots, strict=True)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan(abc.ABC):
     """All batches of a run."""
 
-    @property
-    def batches_per_epoch(self) -> int: ...
-
-    @property
-    def examples_per_epoch(self) -> int: ...
-
-    def steps(self, epochs: int) -> int:
-        """The number of batches in `epochs` epochs."""
-
-    def at(self, step: int) -> Slots:
-        """The global batch of step `step`, counted from the beginning of the run."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Straight:
-    """One source, shuffled anew each epoch.
-
-    `remainder`: "drop" leaves out the examples of an epoch that do not fill a batch (different
-    ones each epoch), "wrap" lets batches cross the end of an epoch, "pad" fills the last batch
-    with invalid rows (evaluation).
-    """
-
-    count: int
     batch_size: int
-    seed: int = 0
-    shuffle: bool = True
-    remainder: str = "drop"
+    examples_per_epoch: int
+    seed: int
 
     @property
     def batches_per_epoch(self) -> int:
-        if self.remainder == "drop":
-            return self.count // self.batch_size
-        return -(-self.count // self.batch_size)
-
-    @property
-    def examples_per_epoch(self) -> int:
-        if self.remainder == "drop":
-            return self.batches_per_epoch * self.batch_size
-        return self.count
+        return max(1, self.examples_per_epoch // self.batch_size)
 
     def steps(self, epochs: int) -> int:
-        if self.remainder == "wrap":
-            return -(-epochs * self.count // self.batch_size)
-        return epochs * self.batches_per_epoch
+        """The number of batches in `epochs` epochs."""
+        return max(1, epochs * self.examples_per_epoch // self.batch_size)
 
     def at(self, step: int) -> Slots:
-        size = self.batch_size
-        together = max(1, _AHEAD // size)
-        block = self._block(step // together, together)
-        row = step % together * size
-        return block.rows(row, row + size)
+        """The global batch of step `step`, counted from the beginning of the run."""
+        together = max(1, _AHEAD // self.batch_size)
+        row = step % together * self.batch_size
+        return self._block(step // together, together).rows(row, row + self.batch_size)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - a plan lives as long as its loader
     def _block(self, number: int, steps: int) -> Slots:
-        size = self.batch_size
-        slots = np.arange(number * steps * size, (number + 1) * steps * size)
-        if self.remainder == "wrap":
-            epoch, position = np.divmod(slots, self.count)
-        else:
-            epoch, position = np.divmod(slots, self.batches_per_epoch * size)
-        valid = position < self.count
-        # Padding rows repeat the first example: the mean of an empty text is not defined.
-        index = _shuffled(np.where(valid, position, 0), self.count, self.seed, epoch, self.shuffle)
-        return Slots(np.zeros_like(slots), epoch, index, valid)
+        size = steps * self.batch_size
+        return self.rows(number * size, (number + 1) * size)
+
+    @abc.abstractmethod
+    def rows(self, start: int, stop: int) -> Slots:
+        """The rows of batches one after the other."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Mixed:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Straight(Plan):
+    """One source of `count` examples, shuffled anew each epoch."""
+
+    count: int
+    shuffle: bool
+
+    def rows(self, start: int, stop: int) -> Slots:
+        epoch, position = np.divmod(np.arange(start, stop), self.examples_per_epoch)
+        index = permute(position, self.count, self.seed, epoch) if self.shuffle else position
+        return Slots(np.zeros_like(index), epoch, index)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mixed(Plan):
     """Several sources in fixed proportions; each has its own epochs.
 
     Every `period` examples have the same number of each source, in random order; so proportions
@@ -117,8 +99,6 @@ class Mixed:
 
     counts: tuple[int, ...]
     weights: tuple[float, ...]
-    batch_size: int
-    seed: int = 0
     shuffle: bool = True
     period: int = 1024
 
@@ -131,36 +111,23 @@ class Mixed:
         quotas[order[: self.period - quotas.sum()]] += 1
         return quotas
 
-    @property
-    def batches_per_epoch(self) -> int:
-        return max(1, self.examples_per_epoch // self.batch_size)
-
-    @property
-    def examples_per_epoch(self) -> int:
-        """The number of examples of all sources together."""
-        return sum(self.counts)
-
-    def steps(self, epochs: int) -> int:
-        return max(1, epochs * self.examples_per_epoch // self.batch_size)
-
-    def at(self, step: int) -> Slots:
-        start, stop = step * self.batch_size, (step + 1) * self.batch_size
+    def rows(self, start: int, stop: int) -> Slots:
         first = start // self.period
-        blocks = [self._block(b) for b in range(first, -(-stop // self.period))]
-        columns = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        offset = start - first * self.period
-        return Slots(*columns).rows(offset, offset + self.batch_size)
+        periods = [self._period(number) for number in range(first, -(-stop // self.period))]
+        offset = first * self.period
+        return joined(periods).rows(start - offset, stop - offset)
 
-    @functools.lru_cache(maxsize=8)  # noqa: B019 - a plan lives as long as its loader
-    def _block(self, number: int) -> Slots:
+    def _period(self, number: int) -> Slots:
         part = self.schedule(number)
         epoch, example = np.zeros_like(part), np.zeros_like(part)
         for p, (count, quota) in enumerate(zip(self.counts, self.quotas, strict=True)):
             places = np.flatnonzero(part == p)
             serial = number * quota + np.arange(len(places))
             epoch[places], position = np.divmod(serial, count)
-            example[places] = _shuffled(position, count, self.seed, epoch[places], self.shuffle)
-        return Slots(part, epoch, example, np.ones(len(part), bool))
+            if self.shuffle:
+                position = permute(position, count, self.seed, epoch[places])
+            example[places] = position
+        return Slots(part, epoch, example)
 
     def schedule(self, number: int) -> np.ndarray:
         """The sources of a period, in order."""
@@ -168,7 +135,7 @@ class Mixed:
         return labels[permute(np.arange(self.period), self.period, self.seed ^ _MIXING, number)]
 
 
-class Separate:
+class Separate(Plan):
     """Batches in which no two examples come from one document.
 
     The examples of an epoch, document after document in random order, are dealt like cards onto
@@ -179,43 +146,33 @@ class Separate:
     """
 
     def __init__(self, documents: np.ndarray, batch_size: int, seed: int = 0):
-        self.batch_size, self.seed = batch_size, seed
         documents = np.asarray(documents)
-        self._order = None  # examples sorted by document, where they are not already
+        order = None  # examples sorted by document, where they are not already
         if documents.size and (documents[1:] < documents[:-1]).any():
-            self._order = np.argsort(documents, kind="stable")
-            documents = documents[self._order]
-        self._starts = np.flatnonzero(np.r_[True, documents[1:] != documents[:-1]])
-        self._sizes = np.diff(np.r_[self._starts, documents.size])
-        self.batches_per_epoch = self._most_batches()
-        if not self.batches_per_epoch:
+            order = np.argsort(documents, kind="stable")
+            documents = documents[order]
+        starts = np.flatnonzero(np.r_[True, documents[1:] != documents[:-1]])
+        sizes = np.diff(np.r_[starts, documents.size])
+        batches = _most_batches(sizes, batch_size)
+        if not batches:
             raise UserError(
                 f"batch_size {batch_size} is larger than the number of documents "
-                f"({len(self._sizes)}), so documents cannot be kept apart; make it smaller, or "
+                f"({len(sizes)}), so documents cannot be kept apart; make it smaller, or "
                 f"set separate_documents to False"
             )
-        self._layout: tuple[int, np.ndarray, np.ndarray] | None = None
+        super().__init__(batch_size, batches * batch_size, seed)
+        self.__dict__.update(_order=order, _starts=starts, _sizes=sizes)
 
-    @property
-    def examples_per_epoch(self) -> int:
-        return self.batches_per_epoch * self.batch_size
+    _order: np.ndarray | None
+    _starts: np.ndarray
+    _sizes: np.ndarray
 
-    def steps(self, epochs: int) -> int:
-        return epochs * self.batches_per_epoch
-
-    def at(self, step: int) -> Slots:
-        together = max(1, _AHEAD // self.batch_size)
-        row = step % together * self.batch_size
-        return self._block(step // together, together).rows(row, row + self.batch_size)
-
-    @functools.lru_cache(maxsize=2)  # noqa: B019 - a plan lives as long as its loader
-    def _block(self, number: int, steps: int) -> Slots:
-        epochs, heaps = np.divmod(
-            np.arange(number * steps, (number + 1) * steps), self.batches_per_epoch
-        )
+    def rows(self, start: int, stop: int) -> Slots:
+        steps = np.arange(start // self.batch_size, stop // self.batch_size)
+        epochs, heaps = np.divmod(steps, self.batches_per_epoch)
         pieces = [self._deal(int(epoch), heaps[epochs == epoch]) for epoch in np.unique(epochs)]
         example, epoch = np.concatenate(pieces), np.repeat(epochs, self.batch_size)
-        return Slots(np.zeros_like(epoch), epoch, example, np.ones(len(epoch), bool))
+        return Slots(np.zeros_like(epoch), epoch, example)
 
     def _deal(self, epoch: int, numbers: np.ndarray) -> np.ndarray:
         """The examples of these batches of an epoch, one batch after the other."""
@@ -232,26 +189,24 @@ class Separate:
         index = self._starts[document] + offset
         return index if self._order is None else self._order[index]
 
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - a plan lives as long as its loader
     def _dealing_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The documents in random order, and where the cards of each end."""
-        layout = self._layout
-        if layout is None or layout[0] != epoch:
-            count = len(self._sizes)
-            order = permute(np.arange(count), count, self.seed ^ _DOCUMENTS, epoch)
-            cards = np.minimum(self._sizes[order], self.batches_per_epoch)
-            # One assignment: prefetching threads may read while another replaces it.
-            self._layout = layout = (epoch, order, np.cumsum(cards))
-        return layout[1:]
+        count = len(self._sizes)
+        order = permute(np.arange(count), count, self.seed ^ _DOCUMENTS, epoch)
+        return order, np.cumsum(np.minimum(self._sizes[order], self.batches_per_epoch))
 
-    def _most_batches(self) -> int:
-        low, high = 0, int(self._sizes.sum()) // self.batch_size
-        while low < high:  # there are enough examples for `low` batches, and at most for `high`
-            middle = (low + high + 1) // 2
-            if np.minimum(self._sizes, middle).sum() >= middle * self.batch_size:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+
+def _most_batches(sizes: np.ndarray, batch_size: int) -> int:
+    """The largest number of batches for which the examples suffice."""
+    low, high = 0, int(sizes.sum()) // batch_size
+    while low < high:  # there are enough examples for `low` batches, and at most for `high`
+        middle = (low + high + 1) // 2
+        if np.minimum(sizes, middle).sum() >= middle * batch_size:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def make_plan(
@@ -268,12 +223,12 @@ def make_plan(
     if remainder not in REMAINDERS:
         raise UserError(f"remainder {remainder!r} is not known; one of {', '.join(REMAINDERS)}")
     if len(counts) > 1:
-        if documents is not None or remainder == "pad":
+        if documents is not None:
             raise UserError(
-                "separate_documents and remainder 'pad' work with one source; tokenize the "
-                "sources together, or leave them out"
+                "separate_documents works with one source; tokenize the sources together, or "
+                "leave it out"
             )
-        mixture = Mixed(tuple(counts), tuple(weights), batch_size, seed, shuffle)
+        mixture = Mixed(batch_size, sum(counts), seed, tuple(counts), tuple(weights), shuffle)
         if not mixture.quotas.all():
             raise UserError(
                 f"weights {tuple(weights)}: the smallest share is below 1/{mixture.period}, so "
@@ -282,16 +237,11 @@ def make_plan(
         return mixture
     if documents is not None:
         return Separate(documents, batch_size, seed)
-    plan = Straight(counts[0], batch_size, seed, shuffle, remainder)
-    if not plan.batches_per_epoch:
+    (count,) = counts
+    if count < batch_size:
         raise UserError(
-            f"batch_size {batch_size} is larger than the number of examples ({counts[0]}); make "
+            f"batch_size {batch_size} is larger than the number of examples ({count}); make "
             "it smaller, or give more examples"
         )
-    return plan
-
-
-def _shuffled(
-    position: np.ndarray, count: int, seed: int, epoch: np.ndarray, shuffle: bool
-) -> np.ndarray:
-    return permute(position, count, seed, epoch) if shuffle else position
+    used = count - count % batch_size if remainder == "drop" else count
+    return Straight(batch_size, used, seed, count, shuffle)

@@ -13,8 +13,8 @@ import pytest
 import toy_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_examples import MemoryExamples
 
-from qac_jax.data.examples import MemoryExamples
 from qac_jax.data.loader import Loader, Part
 from qac_jax.data.randomness import permute
 from qac_jax.data.sampler import Separate
@@ -56,19 +56,19 @@ def orders(draw: Any) -> dict[str, Any]:
         parts = source(count)
         options["remainder"] = "drop" if way == "plain" else way
         options["shuffle"] = way != "plain"
-    return {"parts": parts, "lengths": LENGTHS, "backend": "plain", "prefetch": 0, **options}
+    return {"parts": parts, "lengths": LENGTHS, "prefetch": 0, **options}
 
 
-@given(orders(), st.integers(0, 40), st.sampled_from(["plain", "grain"]))
+@given(orders(), st.integers(0, 40), st.sampled_from([0, 2]))
 @settings(max_examples=40, deadline=None)
 def test_restored_goes_on_like_uninterrupted(
-    order: dict[str, Any], step: int, backend: str
+    order: dict[str, Any], step: int, prefetch: int
 ) -> None:
     uninterrupted = Loader(**order)
     for _ in range(step):
         next(uninterrupted)
     state = uninterrupted.state()
-    with Loader(**{**order, "backend": backend, "prefetch": 2}) as restored:
+    with Loader(**{**order, "prefetch": prefetch}) as restored:
         restored.restore(state)
         for _ in range(3):
             assert rows(next(restored)) == rows(next(uninterrupted))
@@ -154,7 +154,7 @@ def test_permutations_are_permutations(n: int, seed: int, epoch: int) -> None:
     assert (permute(some, sizes, seed, np.full(len(some), epoch)) == found[some]).all()
 
 
-# Reading examples needs neither TensorFlow nor TFDS, with grain or without.
+# Reading examples needs neither TensorFlow nor TFDS.
 SCRIPT = """
 import sys
 for name in {blocked!r}:
@@ -172,7 +172,7 @@ print("rows", rows)
 
 def test_iterating_imports_no_tensorflow(tmp_path: Path) -> None:
     examples = str(toy_examples.tokenized(tmp_path, "passage_query").path)
-    optional = ["grain", "gin", "transformers", "nltk", "scann", "tensorflow"]
+    optional = ["gin", "transformers", "nltk", "scann", "tensorflow"]
     for blocked in ([], optional):
         script = SCRIPT.format(blocked=blocked, examples=examples)
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

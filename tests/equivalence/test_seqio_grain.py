@@ -58,7 +58,6 @@ def test_task_equals_loader(folder: Path, kind: str, shuffle: bool) -> None:
         seed=7,
         shuffle=shuffle,
         remainder="wrap",
-        backend="grain",
     )
     with loader:
         assert_first_same(loader, dataset)
@@ -156,7 +155,7 @@ def test_batches_of_either_feed(
 
 def test_what_seqio_cannot_feed(folder: Path) -> None:
     examples = str(folder / "examples_mlm")
-    for more in ({"separate_documents": True}, {"remainder": "pad"}, {"workers": 1}):
+    for more in ({"separate_documents": True}, {"workers": 1}):
         with pytest.raises(UserError, match="feed 'seqio' cannot keep"):
             Loader(examples, batch_size=2, feed="seqio", **more)
 

@@ -78,9 +78,7 @@ def rows(batches: Iterator[dict[str, np.ndarray]], name: str) -> Iterator[list[i
 
 
 def batches(folder: Path, **options: Any) -> list[dict[str, np.ndarray]]:
-    with Loader(
-        folder, batch_size=256, epochs=1, shuffle=False, remainder="pad", **options
-    ) as loader:
+    with Loader(folder, batch_size=1, epochs=1, shuffle=False, **options) as loader:
         return list(loader)
 
 

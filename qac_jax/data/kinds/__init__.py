@@ -1,42 +1,23 @@
-"""The kinds of examples: every module here declares one, as its KIND.
+"""The kinds of examples by name: every `Kind` that a module here declares.
 
-    KINDS["passage_query"].function(record, rng, form=form, lengths=lengths)
-
-A module is imported when its kind is first used; the names are those of the files.
+KINDS["passage_query"].function(record, rng, form=form, lengths=lengths)
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+
+from qac_jax.data.kind import Kind
 
 
-if TYPE_CHECKING:
-    from qac_jax.data.kind import Kind
+def _declared() -> dict[str, Kind]:
+    modules = (
+        importlib.import_module(f"{__name__}.{found.name}")
+        for found in pkgutil.iter_modules(__path__)
+    )
+    kinds = [k for module in modules for k in vars(module).values() if isinstance(k, Kind)]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.name)}
 
 
-class _Kinds(Mapping[str, "Kind"]):
-    """Name -> kind."""
-
-    def __getitem__(self, name: str) -> Kind:
-        if name not in self._names:
-            raise KeyError(name)
-        kind = importlib.import_module(f"{__name__}.{name}").KIND
-        assert kind.name == name, f"the file {name}.py declares the kind {kind.name}"
-        return kind
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @functools.cached_property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
-
-
-KINDS: Mapping[str, Kind] = _Kinds()
+KINDS = _declared()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax.data.drawing import any_text, check_weights, pair, pick, text_of_epoch
 from qac_jax.data.form import Form
 from qac_jax.data.kind import (
     LENGTH,
@@ -20,6 +19,10 @@ from qac_jax.data.kind import (
     Record,
     Settings,
     Stored,
+    any_text,
+    check_weights,
+    pair,
+    pick,
 )
 from qac_jax.errors import UserError
 from qac_jax.text import crops
@@ -88,7 +91,8 @@ def augtriever(
     elif name in phrases:
         query = _joined(record[name], max_phrases, separator, rng)
     elif name.startswith(EXTRACTED):
-        query = text_of_epoch(record, name, rng)
+        texts = record[name]  # another one every epoch: they were drawn for that
+        query = texts[getattr(rng, "epoch", 0) % len(texts)]
     else:
         query = any_text(record, name, rng)
     example = pair(document, query, rng, form, lengths)
@@ -210,7 +214,7 @@ def _label(item: Any) -> str:
     return item if isinstance(item, str) else item[-1]
 
 
-KIND = DocumentKind(
+AUGTRIEVER = DocumentKind(
     name="augtriever",
     function=augtriever,
     features=features,

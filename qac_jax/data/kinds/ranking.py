@@ -1,0 +1,326 @@
+"""The kinds of fine-tuning: queries with judged passages, and groups with a teacher's scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qac_jax.data.form import PAIR_TRUNCATIONS, Form, check_name, title_and_body
+from qac_jax.data.kind import (
+    LENGTH,
+    Building,
+    DocumentKind,
+    Example,
+    Feature,
+    JudgedKind,
+    Lengths,
+    Record,
+    Settings,
+    Stored,
+)
+from qac_jax.data.randomness import ExampleRng
+from qac_jax.errors import DataError, UserError
+from qac_jax.formats.queries import with_score
+from qac_jax.text.tokenizers import text_of
+
+
+if TYPE_CHECKING:
+    from qac_jax.data.judged import Judged
+    from qac_jax.data.shards import DocumentTexts, JudgedTexts
+
+
+def _drawn_passages(
+    record: Record, rng: ExampleRng, count: int, *, rotate: bool = True, shuffle: bool = True
+) -> tuple[int, Sequence[int]]:
+    """The number of one positive, and those of count - 1 negatives (Tevatron's sampling).
+
+    The positive rotates with the epoch. Negatives are permuted, with one permutation for each
+    example, and each epoch takes the next window of them, so that epochs get different ones; where
+    there are too few, they are drawn with replacement.
+    """
+    place = (rng.seed + rng.index + rng.epoch) % len(record["positives"]) if rotate else 0
+    available, wanted = len(record["negatives"]), count - 1
+    if wanted and not available:
+        raise DataError(
+            f"example {rng.index} has no negatives but {wanted} are wanted; set n_passages to 1, "
+            f"or tokenize again with negatives",
+            file="examples artefact",
+        )
+    if available < wanted:
+        return place, (rng.random(wanted) * available).astype(np.int64).tolist()
+    if not wanted or not shuffle:
+        return place, range(wanted)
+    order = rng.same_every_epoch().permutation(available)
+    return place, order[(rng.epoch * wanted + np.arange(wanted)) % available].tolist()
+
+
+def _at_least(name: str, least: int, settings: Settings) -> None:
+    if settings[name] < least:
+        raise UserError(f"{name} is {settings[name]}; expected {least} or more")
+
+
+def triples(
+    record: Record,
+    rng: ExampleRng,
+    *,
+    form: Form,
+    lengths: Lengths,
+    n_passages: int = 16,
+    rotate_positives: bool = True,
+    shuffle_negatives: bool = True,
+    title_types: bool = False,
+    teacher: bool = False,
+) -> Example:
+    """A query, one positive and n_passages - 1 negatives.
+
+    `title_types` treats `title [SEP] body` as a pair: truncated by turns from the longer, with
+    token types (RocketQA and PAIR). `teacher` adds the stored scores of the passages.
+    """
+    place, chosen = _drawn_passages(
+        record, rng, n_passages, rotate=rotate_positives, shuffle=shuffle_negatives
+    )
+    passages = [record["positives"][place], *(record["negatives"][i] for i in chosen)]
+    limit = lengths["passages"]
+    example: Example = {"query": form.one(record["query"], lengths["query"], rng)}
+    if title_types:
+        both = [title_and_body(ids, form, limit) for ids in passages]
+        example["passages"] = [ids for ids, _ in both]
+        example["passages_types"] = [types for _, types in both]
+    else:
+        example["passages"] = [form.one(ids, limit, rng) for ids in passages]
+    if teacher:
+        scores = record["positives_scores"][place], *record["negatives_scores"][list(chosen)]
+        example["scores"] = np.array(scores, np.float32)
+    return example
+
+
+def _features_of_triples(settings: Settings) -> dict[str, Feature]:
+    count = settings["n_passages"]
+    result = {"query": Feature(length=32), "passages": Feature(axes=(count, LENGTH), length=144)}
+    if settings["title_types"]:
+        result["passages_types"] = Feature(axes=(count, LENGTH), like="passages")
+    if settings["teacher"]:
+        result["scores"] = Feature(axes=(count,), dtype="float32")
+    return result
+
+
+SCORES = ("positives_scores", "negatives_scores")
+
+
+def _stored_triples(building: Building) -> Stored:
+    scores = dict.fromkeys(SCORES if building.negatives.teacher else (), "float32")
+    return Stored(("query",), ("positives", "negatives"), scores)
+
+
+def queries_with_passages(texts: JudgedTexts, queries: Sequence[Judged]) -> Iterator[Record]:
+    """A query with its positives and negatives."""
+    for judged, query in texts.queries(queries):
+        record: dict[str, Any] = {
+            "query": query,
+            "positives": texts.ids(judged.positives),
+            "negatives": texts.ids(judged.negatives),
+        }
+        if texts.building.negatives.teacher:
+            record["positives_scores"] = judged.positives_scores
+            record["negatives_scores"] = judged.negatives_scores
+        yield record
+
+
+def cross_encoder(
+    record: Record,
+    rng: np.random.Generator,
+    *,
+    form: Form,
+    lengths: Lengths,
+    truncation: str = "pop_longer",
+) -> Example:
+    """A query and a passage in one sequence with token types, and whether it is relevant."""
+    ids, types = form.two(record["query"], record["passage"], lengths["pair"], truncation)
+    return {"pair": ids, "pair_types": types, "label": np.int32(record["label"][0])}
+
+
+def judged_pairs(texts: JudgedTexts, queries: Sequence[Judged]) -> Iterator[Record]:
+    """A query with each of its positives and with some of its negatives."""
+    building = texts.building
+    for judged, query in texts.queries(queries, lambda judged: _fewer(judged, building)):
+        for label, passages, scores in (
+            (1, judged.positives, judged.positives_scores),
+            (0, judged.negatives, judged.negatives_scores),
+        ):
+            query_ids: Sequence[Sequence[int]] = [query] * len(passages)
+            if building.negatives.scores:
+                text = building.texts.query_prompt + judged.query
+                scored = [with_score(text, share) for share in scores]
+                query_ids = texts.tokenizer.encode_batch(scored)
+            for ids, passage in zip(query_ids, texts.ids(passages), strict=True):
+                yield {"query": ids, "passage": passage, "label": [label]}
+
+
+def _fewer(judged: Judged, building: Building) -> Judged:
+    """The query with at most `negatives_per_query` of its negatives."""
+    rng = random.Random(f"{building.seed} {judged.query}")
+    wanted = min(building.negatives.negatives_per_query, len(judged.negatives))
+    places = rng.sample(range(len(judged.negatives)), wanted)
+    negatives = [judged.negatives[i] for i in places]
+    if not len(judged.negatives_scores):
+        return dataclasses.replace(judged, negatives=negatives)
+    scores = [float(judged.negatives_scores[i]) for i in places]
+    return dataclasses.replace(judged, negatives=negatives, negatives_scores=scores)
+
+
+def cross_encoder_group(
+    record: Record,
+    rng: ExampleRng,
+    *,
+    form: Form,
+    lengths: Lengths,
+    n_passages: int = 8,
+    truncation: str = "pop_longer",
+) -> Example:
+    """A query with one positive and its negatives, each in one sequence (localised loss)."""
+    place, chosen = _drawn_passages(record, rng, n_passages)
+    passages = [record["positives"][place], *(record["negatives"][i] for i in chosen)]
+    both = [form.two(record["query"], ids, lengths["pairs"], truncation) for ids in passages]
+    return {"pairs": [ids for ids, _ in both], "pairs_types": [types for _, types in both]}
+
+
+def _features_of_group(settings: Settings) -> dict[str, Feature]:
+    axes = (settings["n_passages"], LENGTH)
+    return {
+        "pairs": Feature(axes=axes, length=160),
+        "pairs_types": Feature(axes=axes, like="pairs"),
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupKind(DocumentKind):
+    """A kind whose records are made from groups alone, and that reads texts as judged ones."""
+
+    def how_to_read(self, building: Building) -> dict[str, Any]:
+        texts = building.texts
+        return {name: getattr(texts, name) for name in ("title", "query_prompt", "passage_prompt")}
+
+    def check_inputs(self, inputs: Collection[str], building: Building) -> None:
+        del building
+        if set(inputs) != {"pairs"}:
+            raise UserError("--task groups reads --pairs, what qac step group made, alone")
+
+
+def groups(
+    record: Record,
+    rng: ExampleRng,
+    *,
+    form: Form,
+    lengths: Lengths,
+    n_passages: int = 32,
+    n_queries: int = 128,
+) -> Example:
+    """Passages and queries of a group with the teacher's scores; each epoch draws anew.
+
+    Where a group has too few of either, some repeat: a query counts twice, and a repeated passage
+    is masked by a score of minus infinity.
+    """
+    passages, queries = record["passages"], record["queries"]
+    scores = np.asarray(record["scores"], np.float32).reshape(len(queries), len(passages))
+    asked = _drawn(len(queries), n_queries, rng)
+    shown = _drawn(len(passages), n_passages, rng)
+    chosen = scores[np.ix_(asked, shown)]
+    chosen[:, len(passages) :] = -np.inf
+    return {
+        "query": [form.one(queries[place], lengths["query"], rng) for place in asked],
+        "passages": [form.one(passages[place], lengths["passages"], rng) for place in shown],
+        "scores": chosen,
+    }
+
+
+def _drawn(count: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
+    """`wanted` of `count` places at random, each as often as the others, the first turn whole."""
+    turns = [rng.permutation(count) for _ in range(-(-wanted // count))]
+    return np.concatenate(turns)[:wanted]
+
+
+def _features_of_groups(settings: Settings) -> dict[str, Feature]:
+    queries, passages = settings["n_queries"], settings["n_passages"]
+    return {
+        "query": Feature(axes=(queries, LENGTH), length=32),
+        "passages": Feature(axes=(passages, LENGTH), length=144),
+        "scores": Feature(axes=(queries, passages), dtype="float32"),
+    }
+
+
+def _check_groups(settings: Settings) -> None:
+    _at_least("n_passages", 2, settings)
+    _at_least("n_queries", 1, settings)
+
+
+def groups_of_texts(texts: DocumentTexts, together: Sequence[Record]) -> Iterator[Record]:
+    """Records {"queries", "passages", "scores"} of `qac step group`."""
+    how, encode = texts.building.texts, texts.tokenizer.encode_batch
+    for group in together:
+        passages = [
+            how.passage_prompt + text_of(texts.tokenizer, passage, how.title)
+            for passage in group["passages"]
+        ]
+        yield {
+            "queries": encode([how.query_prompt + query for query in group["queries"]]),
+            "passages": encode(passages),
+            "scores": np.array(group["scores"], np.float32).reshape(-1),
+        }
+
+
+TRIPLES = JudgedKind(
+    name="triples",
+    function=triples,
+    features=_features_of_triples,
+    needs=lambda settings: (
+        *("query", "positives", "negatives"),
+        *(SCORES if settings["teacher"] else ()),
+    ),
+    check=functools.partial(_at_least, "n_passages", 1),
+    stored=_stored_triples,
+    records=queries_with_passages,
+    crop="right",
+    title="separate",
+)
+CROSS_ENCODER = JudgedKind(
+    name="cross_encoder",
+    function=cross_encoder,
+    features=lambda settings: {
+        "pair": Feature(length=160),
+        "pair_types": Feature(like="pair"),
+        "label": Feature(axes=()),
+    },
+    needs=lambda settings: ("query", "passage", "label"),
+    check=lambda settings: check_name("truncation", settings["truncation"], PAIR_TRUNCATIONS),
+    stored=lambda building: Stored(("query", "passage"), (), {"label": "int32"}),
+    records=judged_pairs,
+    takes_scores=True,
+    crop="right",
+    title="space",
+)
+CROSS_ENCODER_GROUP = JudgedKind(
+    name="cross_encoder_group",
+    function=cross_encoder_group,
+    features=_features_of_group,
+    needs=lambda settings: ("query", "positives", "negatives"),
+    check=functools.partial(_at_least, "n_passages", 1),
+    stored=_stored_triples,
+    records=queries_with_passages,
+    crop="right",
+    title="space",
+)
+GROUPS = GroupKind(
+    name="groups",
+    function=groups,
+    features=_features_of_groups,
+    needs=lambda settings: ("queries", "passages", "scores"),
+    check=_check_groups,
+    stored=lambda building: Stored((), ("queries", "passages"), {"scores": "float32"}),
+    of_pairs=groups_of_texts,
+    title="space",
+)
