@@ -364,10 +364,15 @@ def _begin_worker(make: Batches) -> None:
     _make = make
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     gc.disable()  # examples have no cycles, and the collector takes a tenth of the time
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for it for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    # A worker whose parent was killed would wait for it for ever.
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    parent.join()
+    os._exit(1)
 
 
 def _run_of(steps: range) -> list[Batch]:

@@ -340,6 +340,7 @@ class DocumentJob(ExamplesJob):
 
     def _records(self, texts: DocumentTexts) -> Iterator[Record]:
         sizes: list[int] = []
+        assert self.kind.records is not None, f"{self.kind.name} is made of pairs"
         for together in _grouped(self):
             for document_records in self.kind.records(texts, together):
                 yield from document_records

@@ -22,33 +22,44 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax.data import seqio_parts
-from qac_jax.data.featurizer import Featurizer
-from qac_jax.data.feeding import Batch
+from qac_jax import extras
+from qac_jax.data.examples import Examples
+from qac_jax.data.featurizer import Featurizer, make_featurizer
+from qac_jax.data.form import Form
 from qac_jax.data.kinds import KINDS
-from qac_jax.data.loader import Part, make_featurizer
-from qac_jax.data.sampler import Straight
-from qac_jax.data.seqio_parts import vocabulary
+from qac_jax.data.loader import Batch, Part
+from qac_jax.data.randomness import ExampleRng, permute
+from qac_jax.data.sampler import Mixed, Straight
 from qac_jax.errors import UserError, nearest
+from qac_jax.text import tokenizers
 
 
 if TYPE_CHECKING:
     from qac_jax.data.loader import Loader
 
 
-__all__ = ["EXAMPLES", "MIXTURES", "PREFIX", "STRATEGIES", "register", "use", "vocabulary"]
+with warnings.catch_warnings():  # about one another, while they are imported
+    warnings.simplefilter("ignore")
+    tf: Any = extras.load("tensorflow", "seqio", "reading examples through seqio")
+    seqio: Any = extras.load("seqio", "seqio", "reading examples through seqio")
+tf.config.set_visible_devices([], "GPU")  # their memory is for JAX
 
-seqio: Any = seqio_parts.import_quietly("seqio")
 _Task: Any = seqio.Task
+_Vocabulary: Any = seqio.Vocabulary
+_DataSource: Any = seqio.DataSource
 
 PREFIX = "qac_"
 # The folder of the examples of all tasks that `use` gives none.
 EXAMPLES = "QAC_EXAMPLES"
+# Records read in one call, because a call from TensorFlow into Python is slow.
+_TOGETHER = 256
 
 # AugTriever's strategies with one task each.
 STRATEGIES = (
@@ -90,35 +101,39 @@ def register(
 ) -> str:
     """Registers a Task for an examples artefact, or a Mixture for several; returns its name."""
     if not isinstance(parts, Part | str):
-        return _register_mixture(parts, crop, name)
+        name = name or PREFIX + "mixture"
+        rates = {}
+        for number, part in enumerate(parts):  # in the order by which seqio sorts their names
+            rates[register(part, crop=crop, name=f"{name}_{number:03d}")] = part.weight
+        return _add_mixture(name, rates)
     part = parts if isinstance(parts, Part) else Part(parts, kind, settings or {})
-    source = part.opened()
-    featurizer = make_featurizer(source, part.kind, part.settings, crop=crop)
+    featurizer, source, more = _made(part, crop)
     name = name or PREFIX + featurizer.kind.name
     _forget(name)
     seqio.TaskRegistry.add(
-        name,
-        source=seqio_parts.slots_source(source.count),
-        preprocessors=[functools.partial(seqio_parts.pair_up, source=source, part=part, crop=crop)],
-        output_features=seqio_parts.output_features(featurizer, source),
-        shuffle_buffer_size=None,  # the source shuffles
-        **_judging(featurizer.kind.name),
+        name, source=source, shuffle_buffer_size=None, **more, **_judging(featurizer.kind.name)
     )
     return name
 
 
-def _register_mixture(parts: Sequence[Part], crop: str, name: str) -> str:
-    name = name or PREFIX + "mixture"
-    tasks = [  # in the order of their names, by which seqio sorts them
-        register(part, crop=crop, name=f"{name}_{number:03d}") for number, part in enumerate(parts)
-    ]
+def _add_mixture(name: str, rates: Mapping[str, float]) -> str:
     _forget(name)
-    seqio.MixtureRegistry.add(
-        name,
-        [(task, part.weight) for task, part in zip(tasks, parts, strict=True)],
-        sample_fn=seqio_parts.interleave,
-    )
+    seqio.MixtureRegistry.add(name, list(rates.items()), sample_fn=interleave)
     return name
+
+
+def _made(part: Part, crop: str = "") -> tuple[Featurizer, Any, dict[str, Any]]:
+    """The featurizer, the source of positions, and the preprocessors and features of a task."""
+    source = part.opened()
+    featurizer = make_featurizer(source, part.kind, part.settings, crop=crop)
+    words: Any = seqio.PassThroughVocabulary(source.info["vocab_size"])
+    if isinstance(source, Examples):
+        words = vocabulary(source.tokenizer_folder)
+    more = {
+        "preprocessors": [functools.partial(pair_up, source=source, part=part, crop=crop)],
+        "output_features": output_features(featurizer, words),
+    }
+    return featurizer, Slots(source.count), more
 
 
 class LateTask(_Task):
@@ -126,10 +141,13 @@ class LateTask(_Task):
 
     def __init__(self, name: str, kind: str, settings: Mapping[str, Any]):
         self.kind, self.settings = kind, dict(settings)
+        made = KINDS[kind]
+        complete = {n: {} if v is ... else v for n, v in made.defaults.items()} | self.settings
+        expected = Featurizer(made, Form(), {}, complete, made.features(complete))
         super().__init__(
             name,
             source=None,
-            output_features=seqio_parts.expected_features(kind, settings),
+            output_features=output_features(expected, seqio.PassThroughVocabulary(0)),
             preprocessors=[],
             shuffle_buffer_size=None,
             **_judging(kind),
@@ -137,7 +155,7 @@ class LateTask(_Task):
 
     @property
     def source(self) -> Any:
-        return self._made()[0]
+        return self._found()[1]
 
     @property
     def splits(self) -> Sequence[str]:
@@ -145,7 +163,7 @@ class LateTask(_Task):
 
     @property
     def preprocessors(self) -> Sequence[Any]:
-        return self._made()[1]
+        return self._found()[2]["preprocessors"]
 
     @property
     def output_features(self) -> Mapping[str, Any]:
@@ -154,42 +172,257 @@ class LateTask(_Task):
         seqio asks for them when a mixture is registered; reading from the task says what is wrong.
         """
         try:
-            return self._made()[2]
+            return collections.OrderedDict(sorted(self._found()[2]["output_features"].items()))
         except UserError:
             return self._output_features
 
-    def _place(self) -> tuple[str, Mapping[str, Any]]:
-        return _places.get(self.name, (os.environ.get(EXAMPLES, ""), {}))
-
-    def _made(self) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-        folder, settings = self._place()
+    def _found(self) -> tuple[Featurizer, Any, dict[str, Any]]:
+        folder, settings = _places.get(self.name, (os.environ.get(EXAMPLES, ""), {}))
         if not folder:
             raise UserError(
                 f"{self.name} does not know where its examples are; set {EXAMPLES}=FOLDER, or call "
                 "qac_jax.data.tasks.use(FOLDER)"
             )
-        return _made(folder, self.kind, json.dumps({**self.settings, **settings}, sort_keys=True))
+        return _known(folder, self.kind, json.dumps({**self.settings, **settings}, sort_keys=True))
 
 
 @functools.lru_cache(maxsize=64)
-def _made(folder: str, kind: str, settings: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-    """Source, preprocessors and features of examples that are read as a kind."""
-    part = Part(folder, kind, json.loads(settings))
-    source = part.opened()
-    featurizer = make_featurizer(source, part.kind, part.settings)
-    features = seqio_parts.output_features(featurizer, source)
-    return (
-        seqio_parts.slots_source(source.count),
-        (functools.partial(seqio_parts.pair_up, source=source, part=part, crop=""),),
-        collections.OrderedDict(sorted(features.items())),
+def _known(folder: str, kind: str, settings: str) -> tuple[Featurizer, Any, dict[str, Any]]:
+    return _made(Part(folder, kind, json.loads(settings)))
+
+
+class HuggingFaceVocabulary(_Vocabulary):
+    """Hugging Face's tokeniser: the ids of `tokenizers`, without special tokens."""
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self.folder = folder
+        self.tokenizer = tokenizers.load(folder)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, HuggingFaceVocabulary)
+            and self.tokenizer.identity == other.tokenizer.identity
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.tokenizer.identity)
+
+    def _role(self, *roles: str) -> int | None:
+        return next((self.tokenizer.special(r) for r in roles if self.tokenizer.has(r)), None)
+
+    @property
+    def bos_id(self) -> int | None:
+        return self._role("bos", "cls")
+
+    @property
+    def eos_id(self) -> int | None:
+        # Not [SEP]: seqio ends decoding at the first one, and pairs have two.
+        return self._role("eos")
+
+    @property
+    def pad_id(self) -> int:
+        return self.tokenizer.pad_id
+
+    @property
+    def unk_id(self) -> int | None:
+        return self._role("unk")
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    def _encode(self, s: str) -> Sequence[int]:
+        return self.tokenizer.encode(s)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids)
+
+    def _encode_tf(self, s: Any) -> Any:
+        def encode(text: bytes | np.ndarray) -> np.ndarray:
+            plain = np.asarray(text, object).item().decode()  # eagerly, an array without axes
+            return np.array(self.tokenizer.encode(plain), np.int32)
+
+        s = tf.convert_to_tensor(s, tf.string)
+        return tf.ensure_shape(tf.numpy_function(encode, [s], tf.int32), [None])
+
+    def _decode_tf(self, ids: Any) -> Any:
+        def decode(rows: np.ndarray) -> np.ndarray:
+            texts = [self.tokenizer.decode(row) for row in rows.reshape(-1, rows.shape[-1])]
+            return np.array(texts, object).reshape(rows.shape[:-1])
+
+        ids = tf.convert_to_tensor(ids)
+        return tf.ensure_shape(tf.numpy_function(decode, [ids], tf.string), ids.shape[:-1])
+
+
+# The tokeniser of an artefact (or any Hugging Face folder) as a seqio Vocabulary.
+vocabulary = HuggingFaceVocabulary
+
+
+def output_features(featurizer: Featurizer, words: Any) -> dict[str, Any]:
+    """The features of a task; the length of a single text is that of its array."""
+    return {
+        name: seqio.Feature(
+            vocabulary=words, add_eos=False, dtype=tf.as_dtype(dtype), rank=len(shape) - 1
+        )
+        for name, (shape, dtype) in featurizer.spec(1).items()
+        if not name.endswith("_length") or len(shape) > 1
+    }
+
+
+def agreement(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """The share of equal texts, and the mean F1 of their words."""
+
+    def f1(target: list[str], prediction: list[str]) -> float:
+        total = len(target) + len(prediction)
+        return 2 * (Counter(target) & Counter(prediction)).total() / total if total else 1.0
+
+    both = list(zip(targets, predictions, strict=True))
+    equal, shared = [a == b for a, b in both], [f1(a.split(), b.split()) for a, b in both]
+    return {"exact_match": float(np.mean(equal)), "f1": float(np.mean(shared))}
+
+
+class Slots(_DataSource):
+    """A source of positions in the epoch, which seqio shards and repeats before `pair_up`."""
+
+    def __init__(self, count: int):
+        super().__init__(splits=["train"], num_input_examples={"train": count})
+        self._count = count
+
+    @property
+    def supports_arbitrary_sharding(self) -> bool:
+        return True
+
+    @property
+    def performs_internal_shuffling(self) -> bool:
+        return True
+
+    def list_shards(self, split: str) -> Sequence[str]:
+        return [split]
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: Any = None,
+        **_: Any,
+    ) -> Any:
+        number, shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
+        places = tf.data.Dataset.range(number, self._count, shards)
+        here = len(range(number, self._count, shards))
+        facts = {"here": here, "seed": -1 if seed is None else seed, "shuffle": shuffle}
+        return places.map(
+            lambda place: {"place": place, **{k: tf.constant(v) for k, v in facts.items()}}
+        )
+
+
+def pair_up(
+    dataset: Any, sequence_length: Mapping[str, int] | None, *, source: Any, part: Part, crop: str
+) -> Any:
+    """Positions into examples: seqio repeats before this step, so epochs can be counted here."""
+    padded = make_featurizer(source, part.kind, part.settings, crop=crop).lengths
+    # The limit of a list of texts may be in seqio's form, (texts, tokens).
+    limits = {
+        name: int(np.atleast_1d(limit)[-1])
+        for name, limit in (sequence_length or {}).items()
+        if name in padded and limit is not None
+    }
+    featurizer = make_featurizer(source, part.kind, part.settings, limits, crop)
+    spec = featurizer.spec(1)
+
+    def pairs(serial, place, here, seed, shuffle):
+        epoch = serial // here
+        number = 0 if seed[0] < 0 else int(seed[0])
+        index = permute(place, source.count, number, epoch) if shuffle[0] else place
+        rng = ExampleRng()
+        examples = [
+            featurizer.example(record, rng.seek(number, e, i))
+            for record, e, i in zip(source.read(index), epoch.tolist(), index.tolist(), strict=True)
+        ]
+        batch = featurizer.batch(examples)
+        return [batch[name] for name in spec]
+
+    def call(serial: Any, slot: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = [serial, *(slot[k] for k in ("place", "here", "seed", "shuffle"))]
+        arrays = tf.numpy_function(pairs, arguments, [tf.as_dtype(d) for _, d in spec.values()])
+        return {
+            name: tf.ensure_shape(array, (None, *shape[1:]))
+            for (name, (shape, _)), array in zip(spec.items(), arrays, strict=True)
+        }
+
+    def trimmed(example: dict[str, Any]) -> dict[str, Any]:
+        for name, feature in featurizer.features.items():
+            if feature.padded and len(feature.axes) == 1:
+                example[name] = example[name][: example[f"{feature.like or name}_length"]]
+        return {n: v for n, v in example.items() if not n.endswith("_length") or v.shape.rank}
+
+    dataset = dataset.enumerate().batch(_TOGETHER).map(call)
+    return dataset.unbatch().map(trimmed)
+
+
+def interleave(datasets: Sequence[Any], rates: Sequence[float], seed: Any) -> Any:
+    """The loader's order of sources (`sampler.Mixed`), which does not depend on their sizes."""
+    weights = tuple(float(rate) for rate in rates)
+    plan = Mixed(1, len(weights), int(seed or 0), (1,) * len(weights), weights)
+    periods = tf.data.Dataset.range(1 << 40)
+
+    def schedule(number: np.ndarray) -> np.ndarray:
+        return plan.schedule(int(number))
+
+    order = periods.map(
+        lambda number: tf.ensure_shape(tf.numpy_function(schedule, [number], tf.int64), [None])
+    ).unbatch()
+    return tf.data.Dataset.choose_from_datasets(datasets, order, stop_on_empty_dataset=True)
+
+
+def through_seqio(loader: Loader, start: int, stop: int | None) -> Generator[Batch]:
+    """The trainer's batches through seqio: start, start + 1, … before stop (None: endless).
+
+    It shows that the tasks are what we train on, and serves whoever adds preprocessors to them. The
+    loader's own feeds are faster, and continue a run without reading what came before.
+    """
+    featurizer, size, plan = loader.featurizers[0], loader.batch_size, loader.plan
+    name = register(
+        loader.parts[0] if len(loader.parts) == 1 else loader.parts,
+        crop=featurizer.form.crop,
+        name=f"{PREFIX}feed_{loader.identity[:16]}",
     )
+    dataset = seqio.get_mixture_or_task(name).get_dataset(
+        featurizer.lengths, split="train", shuffle=loader.shuffle, seed=loader.seed, num_epochs=None
+    )
+    # Where an epoch's last examples fill no batch, they are read and left out.
+    count = plan.count if isinstance(plan, Straight) else 1
+    used = plan.examples_per_epoch if isinstance(plan, Straight) else 1
+    epoch, place = divmod(start * size, used)
+    first = epoch * count + place
+    numbered = zip(itertools.count(first), dataset.skip(first).as_numpy_iterator(), strict=False)
+    examples = (example for number, example in numbered if number % count < used)
+    own = slice(*loader.here)
+    for _ in itertools.count(start) if stop is None else range(start, stop):
+        batch = list(itertools.islice(examples, size))
+        yield featurizer.batch([_unpadded(example, featurizer) for example in batch[own]])
+
+
+def _unpadded(example: Mapping[str, np.ndarray], featurizer: Featurizer) -> dict[str, Any]:
+    """An example as the kind's function makes it: lists of texts without their padding."""
+    result: dict[str, Any] = {}
+    for name, feature in featurizer.features.items():
+        value: Any = example[name]
+        group = tuple(int(axis) for axis in feature.axes[:-1])
+        if feature.padded and group:
+            sizes = example[f"{feature.like or name}_length"].ravel()
+            rows = value.reshape(-1, value.shape[-1])
+            value = [row[:size] for row, size in zip(rows, sizes, strict=True)]
+        result[name] = value
+    return result
 
 
 def _judging(kind: str) -> dict[str, Any]:
     """What `seqio.Evaluator` compares: the texts of a generator."""
     if kind != "seq2seq":
         return {}
-    return {"postprocess_fn": seqio_parts.as_text, "metric_fns": [seqio_parts.agreement]}
+    return {"postprocess_fn": lambda decoded, **_: str(decoded), "metric_fns": [agreement]}
 
 
 def _forget(name: str) -> None:
@@ -208,84 +441,8 @@ def _register_all() -> None:
         _forget(PREFIX + name)
         seqio.TaskRegistry.add_provider(PREFIX + name, LateTask(PREFIX + name, kind, settings))
     for name, rates in MIXTURES.items():
-        name = f"{PREFIX}augtriever_{name}"
-        _forget(name)
-        seqio.MixtureRegistry.add(
-            name,
-            [(f"{PREFIX}augtriever_{strategy}", rate) for strategy, rate in rates.items()],
-            sample_fn=seqio_parts.interleave,
-        )
+        named = {f"{PREFIX}augtriever_{strategy}": rate for strategy, rate in rates.items()}
+        _add_mixture(f"{PREFIX}augtriever_{name}", named)
 
 
 _register_all()
-
-
-class SeqioFeed:
-    """The trainer's batches through seqio: start, start + 1, … before stop (None: endless).
-
-    It shows that the tasks are what we train on, and serves whoever adds preprocessors to them. The
-    loader's own feeds are faster, and continue a run without reading what came before.
-    """
-
-    def __init__(self, loader: Loader, start: int, stop: int | None):
-        self._featurizer = loader.featurizers[0]
-        self._size, self._rows = loader.batch_size, loader.here
-        self._left = None if stop is None else max(stop - start, 0)
-        plan = loader.plan
-        name = register(
-            loader.parts[0] if len(loader.parts) == 1 else loader.parts,
-            crop=self._featurizer.form.crop,
-            name=f"{PREFIX}feed_{loader.identity[:16]}",
-        )
-        dataset = seqio.get_mixture_or_task(name).get_dataset(
-            self._featurizer.lengths,
-            split="train",
-            shuffle=loader.shuffle,
-            seed=loader.seed,
-            num_epochs=None,
-        )
-        # Where an epoch's last examples fill no batch, they are read and left out.
-        count, used = 1, 1
-        if isinstance(plan, Straight) and plan.remainder == "drop":
-            count, used = plan.count, plan.examples_per_epoch
-        epoch, place = divmod(start * self._size, used)
-        self._first = epoch * count + place
-        numbered = zip(
-            itertools.count(self._first),
-            dataset.skip(self._first).as_numpy_iterator(),
-            strict=False,
-        )
-        self._examples: Iterator[Any] = (
-            example for number, example in numbered if number % count < used
-        )
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        if self._left == 0:
-            raise StopIteration
-        self._left = None if self._left is None else self._left - 1
-        batch = list(itertools.islice(self._examples, self._size))
-        if len(batch) < self._size:
-            raise StopIteration
-        first, last = self._rows
-        return self._featurizer.batch([_unpadded(e, self._featurizer) for e in batch[first:last]])
-
-    def close(self) -> None:
-        """Lets go of the pipeline, which ends its threads."""
-        self._examples = iter(())
-
-
-def _unpadded(example: Mapping[str, np.ndarray], featurizer: Featurizer) -> dict[str, Any]:
-    """An example as the kind's function makes it: lists of texts without their padding."""
-    result: dict[str, Any] = {}
-    for name, feature in featurizer.features.items():
-        value: Any = example[name]
-        group = tuple(int(axis) for axis in feature.axes[:-1])
-        if feature.padded and group:
-            sizes = example[f"{feature.like or name}_length"].ravel()
-            rows = value.reshape(-1, value.shape[-1])
-            value = [row[:size] for row, size in zip(rows, sizes, strict=True)]
-        result[name] = value
-    return result
