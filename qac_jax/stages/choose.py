@@ -43,18 +43,14 @@ class Choose(Stage):
     start: Ref = model_input("model that the others were trained from")
     models: Ref = model_input("the others", many=True)
     runs: Ref = input(
-        "runs of the start and of the others on the validation questions", "run", FILE, many=True
+        "their runs on the validation questions, the start's first", "run", FILE, many=True
     )
-    indexes: Ref = input(
-        "dense indexes of all, of which the chosen one's is kept", "index", default="", many=True
-    )
+    indexes: Ref = input("their dense indexes, to keep the best", "index", default="", many=True)
     qrels: Ref = input("relevance judgements of the validation questions", FILE)
     measure: str = option(
         "mrr@10", "the measure to choose by", choices=("mrr@10", "ndcg@10", "hit@1", "recall@100")
     )
-    level: float = option(
-        0.05, "highest p-value of a difference that is more than noise", above=0, below=1
-    )
+    level: float = option(0.05, "highest p-value of a difference that counts", above=0, below=1)
     permutations: int = option(10_000, "permutations of the randomisation test", at_least=1)
 
     def check(self) -> None:
@@ -110,12 +106,8 @@ class Average(Stage):
     EXAMPLE = "qac step average --model out/retriever --start models/start --out out/mean"
 
     model: Ref = model_input("retriever")
-    start: Ref = model_input(
-        "model of the same shape (default: none, the retriever stays as it is)", default=""
-    )
-    share: float = option(
-        0.5, "weight of the retriever; the start has the rest of 1", at_least=0, at_most=1
-    )
+    start: Ref = model_input("model of the same shape (default: nothing is averaged)", default="")
+    share: float = option(0.5, "weight of the retriever, of 1 in all", at_least=0, at_most=1)
 
     def plan(self, inputs: Plans) -> Plan:
         model = inputs.get("model", {})
@@ -174,9 +166,7 @@ class Conclude(Stage):
     validation: Ref = input("metrics of them on the validation questions", "metrics")
     choice: Ref = input("the model that was chosen", "choice")
     questions: Ref = input("questions of qac step collect", "questions")
-    index: Ref = input(
-        "index of the chosen model and BM25, whose weight was chosen", "hybrid", default=""
-    )
+    index: Ref = input("index of the chosen model and of BM25", "hybrid", default="")
     leaks: Ref = input("the comparison of qac step leaks", "leaks", default="")
     bm25: str = option("run_bm25", "BM25's run among the metrics")
     alone: tuple[str, ...] = option((), "runs of the models, in the order of the choice")

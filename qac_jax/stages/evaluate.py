@@ -161,9 +161,7 @@ class EvaluateBeir(Stage):
 
     beir: Ref = input("folder in BEIR's layout, or a folder of such folders", FILE)
     encoder: Ref = model_input("dual encoder to evaluate", default="")
-    bm25: str = option(
-        "", "or evaluate BM25 with these parameters", choices=("", "anserini", "lucene")
-    )
+    bm25: str = option("", "or BM25 with these parameters", choices=("", "anserini", "lucene"))
     split: str = option("", "split of the judgements (default: test; dev for MS MARCO)")
     keep_runs: bool = option(True, "keep the rankings, as runs/NAME.trec", affects_result=False)
     rules: Judging = part(Judging)

@@ -46,28 +46,18 @@ class Export(Stage):
         "form of the folder; auto: sentence_transformers for dual encoders, else huggingface",
         choices=("auto", "huggingface", "sentence_transformers", "dpr"),
     )
-    pooling: str = option(
-        "", "pooling of the dual encoder that is made of a bare encoder", choices=("", *POOLINGS)
-    )
+    pooling: str = option("", "pooling that a bare encoder is given", choices=("", *POOLINGS))
     dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
-    encoder: str = option(
-        "", "leave a pointer-generator's encoder out: it is that of this model (shipped:minilm)"
-    )
-    peers: bool = option(
-        True, "also check it with transformers or sentence-transformers, where installed"
-    )
+    encoder: str = option("", "model whose encoder a pointer-generator shares; it is left out")
+    peers: bool = option(True, "check it with transformers or sentence-transformers, too")
     name: str = option("", "model card: name (default: the folder's)")
     license: str = option("", "model card: licence of the weights, such as apache-2.0")
     language: str = option("", "model card: language, such as en")
     data: str = option("", "model card: training data, in a sentence")
     recipe: str = option("", "model card: how to reproduce it, such as a command")
     base_model: str = option("", "model card: the model it was made from, by its name at the Hub")
-    datasets: tuple[str, ...] = option(
-        (), "model card: data sets at the Hub that it was trained on"
-    )
-    widget: tuple[str, ...] = option(
-        (), "model card: texts to try it with; of a dual encoder a question, then passages"
-    )
+    datasets: tuple[str, ...] = option((), "model card: its training data sets at the Hub")
+    widget: tuple[str, ...] = option((), "model card: texts to try: a question, then passages")
     figures: Ref = input("model card: metrics", "metrics", default="")
 
     def run(self, inputs: Inputs, out: Writer) -> None:

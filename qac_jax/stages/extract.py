@@ -52,43 +52,27 @@ class Extract(Stage):
     EXAMPLE = "qac extract --passages out/passages --method bm25 --keep 16 --out out/contexts"
 
     passages: Ref = input("passages to extract from", "passages")
-    contexts: Ref = input(
-        "existing contexts, to which the extracted ones are appended", "contexts", default=""
-    )
+    contexts: Ref = input("contexts to append to", "contexts", default="")
     method: str = option(
         "bm25",
         "how spans are ranked, or which other text is taken",
         choices=("bm25", "plm", "self", "random", "title", "anchor", "keywords"),
     )
-    scorer: Ref = model_input(
-        "model that ranks spans: a T5 (plm) or a dual encoder (self)", default=""
-    )
-    statistics: Ref = input(
-        "bm25: take word statistics from this earlier extraction by bm25", "contexts", default=""
-    )
+    scorer: Ref = model_input("model of plm (a T5) or self (a dual encoder)", default="")
+    statistics: Ref = input("bm25: extraction that has the word statistics", "contexts", default="")
     part: str = option(
-        "all",
-        "passages to use: all, those that qac prepare held out, or the others (train)",
-        choices=PARTS,
+        "all", "passages to use: all, held out, or the others (train)", choices=PARTS
     )
     keep: int = option(1, "top spans kept for each passage", at_least=1)
-    draws: int = option(
-        1,
-        "times that spans are drawn and the top ones kept; an epoch of training uses one draw",
-        at_least=1,
-    )
-    origin: str = option(
-        "", "origin recorded with the texts (default: qext_bm25 …, doc_title, doc_anchor)"
-    )
+    draws: int = option(1, "times that spans are drawn; a training epoch uses one draw", at_least=1)
+    origin: str = option("", "origin recorded with the texts (default: qext_bm25 …)")
     sampling: SpanSampling = fields.part(SpanSampling)
     k1: float = option(1.2, "BM25's k1", at_least=0)
     b: float = option(0.75, "BM25's b", at_least=0, at_most=1)
     scoring: LikelihoodOptions = fields.part(LikelihoodOptions)
     title: TitleRule = fields.part(TitleRule)
 
-    shard_passages: int = option(
-        0, "passages per file (0: 8192, or an eighth of a small corpus)", at_least=0
-    )
+    shard_passages: int = option(0, "passages per file (0: at most 8192)", at_least=0)
     inference: Inference = fields.part(Inference)
     pool: Workers = fields.part(Workers)
     hosts: Hosts = fields.part(Hosts)

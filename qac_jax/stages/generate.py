@@ -43,52 +43,37 @@ class Generate(Stage):
     KIND = "contexts"
     VERSION = 2
     DIVIDED = True
-    EXAMPLE = (
-        "qac generate --passages out/passages --generator models/doc2query-t5-base --samples 5 "
-        "--out out/contexts"
-    )
+    EXAMPLE = "qac generate --passages out/passages --generator shipped:qgen --out out/contexts"
 
     GROUPS = (one_of("generator", "imported"), together("round_trip", "index"))
 
     passages: Ref = input("passages to generate queries for", "passages")
     part: str = option(
-        "all",
-        "passages to use: all, those that qac prepare held out, or the others (train)",
-        choices=filtering.PARTS,
+        "all", "passages to use: all, held out, or the others (train)", choices=filtering.PARTS
     )
-    generator: Ref = model_input(
-        "T5 or pointer-generator that generates the queries, such as shipped:qgen", default=""
-    )
+    generator: Ref = model_input("T5 or pointer-generator, such as shipped:qgen", default="")
     imported: Ref = input("or a file of queries generated elsewhere", FILE, default="")
     skip_bad: int = skip_bad_option("lines of --imported")
 
     prefix: str = option("text2query: ", "prompt text before each passage")
     title: str = option(
-        "none", "how the passage's title is put before it", choices=("none", "separate", "space")
+        "none", "how the title is put before it", choices=("none", "separate", "space")
     )
     prompts: Mapping[str, Any] | None = option(
         None, "instead of the prefix: named Prompts bound in gin, each used for every passage"
     )
-    origin: str = option(
-        "", "origin recorded with the texts (default: the prefix's word, or the prompt's name)"
-    )
+    origin: str = option("", "origin recorded with the texts (default: of prefix or prompt)")
     max_input: int = option(
-        512, "maximum input length in tokens, special tokens included", at_least=8
+        512, "maximum input length in tokens, special ones included", at_least=8
     )
     decoding: Decoding = fields.part(Decoding)
 
     filter: Filter = fields.part(Filter)
-    index: Ref = input(
-        "index that the round-trip filter searches", "index", "bm25", "hybrid", default=""
-    )
+    index: Ref = input("index of the round-trip filter", "index", "bm25", "hybrid", default="")
     encoder: Ref = model_input("encoder of --index, if it was moved", default="")
-    cross_encoder: Ref = model_input(
-        "cross-encoder that scores each query with its passage, for filtering", default=""
-    )
+    cross_encoder: Ref = model_input("cross-encoder of the filter", default="")
 
-    shard_passages: int = option(
-        0, "passages per file (0: 1024; 8192 from a million passages on)", at_least=0
-    )
+    shard_passages: int = option(0, "passages per file (0: 1024, or 8192 of millions)", at_least=0)
     inference: Inference = fields.part(Inference)
     partitions: int = option(
         1,

@@ -61,11 +61,9 @@ class Index(Stage):
     )
     recall_at: int = option(100, "k of the recall@k that is tuned", at_least=1)
     queries: Ref = input("queries to tune on, or their vectors", "vectors", FILE, default="")
-    sample: int = option(
-        1000, "at most N queries to tune on (without --queries: vectors of the index)", at_least=2
-    )
+    sample: int = option(1000, "tune on N queries, or on vectors without --queries", at_least=2)
     leaves: int = option(
-        -1, "leaves of ScaNN or lists of ivf (-1: about 2 sqrt(vectors); 0: none)", at_least=-1
+        -1, "leaves, or lists of ivf (-1: about 2 sqrt(vectors); 0: none)", at_least=-1
     )
     dims_per_block: int = option(2, "dimensions per block of the product quantisation", at_least=1)
     reordering: str = option(
@@ -73,9 +71,7 @@ class Index(Stage):
         "type of the vectors that candidates are rescored with",
         choices=("float32", "bfloat16", "int8"),
     )
-    part_rows: int = option(
-        0, "ScaNN, FAISS: bound memory by parts of N vectors (0: at most 5 million)", at_least=0
-    )
+    part_rows: int = option(0, "build in parts of N vectors (0: at most 5 million)", at_least=0)
     soar: float = option(0.0, "ScaNN: SOAR's lambda for a second leaf (0: off)", at_least=0)
 
     def plan(self, inputs: Plans) -> Plan:
@@ -207,15 +203,11 @@ class Bm25(Stage):
     VERSION = 2
     EXAMPLE = "qac bm25 --passages corpus.jsonl --out out/bm25"
 
-    passages: Ref = input(
-        "passages of qac prepare, a corpus file or a folder in BEIR's layout", "passages", FILE
-    )
+    passages: Ref = input("passages, a corpus file or a folder in BEIR's layout", "passages", FILE)
     format: str = option("auto", "format of a corpus file", choices=("auto", *DOCUMENTS.names()))
     expand: Ref = input("queries to append to the passages (docT5query)", "contexts", default="")
     queries_each: int = option(0, "generated queries appended per passage (0: all)", at_least=0)
-    preset: str = option(
-        "anserini", "anserini: k1 0.9, b 0.4; lucene: 1.2, 0.75", choices=(*PRESETS,)
-    )
+    preset: str = option("anserini", "k1 and b: 0.9, 0.4; lucene: 1.2, 0.75", choices=(*PRESETS,))
     k1: float | None = option(None, "k1, instead of the preset's")
     b: float | None = option(None, "b, instead of the preset's")
     variant: str = option("lucene", "formula", choices=("lucene", "robertson", "atire"))

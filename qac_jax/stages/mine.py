@@ -70,9 +70,7 @@ class Mine(Stage):
     )
     queries: Ref = input("queries", FILE, default="")
     qrels: Ref = input("relevance judgements of --queries", FILE, default="")
-    contexts: Ref = input(
-        "or generated queries, each with its own passage as the positive", "contexts", default=""
-    )
+    contexts: Ref = input("or generated queries of the passages", "contexts", default="")
     mining: Mining = part(Mining)
     seed: int = option(42, "seed of drawing negatives")
     hosts: Hosts = part(Hosts)
@@ -153,21 +151,14 @@ class Group(Stage):
 
     VERB = "group"
     KIND = "groups"
-    EXAMPLE = (
-        "qac step group --passages out/passages --contexts out/contexts --teacher out/hybrid "
-        "--out out/groups"
-    )
+    EXAMPLE = "qac step group --passages P --contexts C --teacher out/hybrid --out out/groups"
 
     GROUPS = (one_of("contexts", "queries"), together("queries", "qrels"))
 
     passages: Ref = input("indexed passages", "passages")
     contexts: Ref = input("queries of the passages", "contexts", default="", many=True)
     queries: Ref = input("or queries with judgements", FILE, default="")
-    qrels: Ref = input(
-        "their judgements; a query without any goes to the teacher's first passage",
-        FILE,
-        default="",
-    )
+    qrels: Ref = input("judgements; without: the teacher's first passage", FILE, default="")
     teacher: Ref = input("hybrid index whose scores are learned", "hybrid")
     size: int = option(32, "passages of a group", at_least=2)
     per_passage: int = option(8, "queries drawn of a passage, for each of its groups", at_least=1)
@@ -223,31 +214,14 @@ class Label(Stage):
 
     passages: Ref = input("passages that were searched", "passages")
     queries: Ref = input("queries of --candidates", FILE)
-    candidates: Ref = input(
-        "retriever's run, whose passages become positives and negatives", "run", FILE
-    )
+    candidates: Ref = input("retriever's run, which is labelled", "run", FILE)
     teacher: Ref = model_input("cross-encoder that scores the candidates", default="")
-    scored: Ref = input(
-        "or the candidates already scored (a run of qac search --reranker)", "run", default=""
-    )
+    scored: Ref = input("or the run of qac search --reranker", "run", default="")
     qrels: Ref = input("relevance judgements of the queries that have any", FILE, default="")
-    answers: Ref = input(
-        "or questions with answers: the first passage that contains one is the positive",
-        FILE,
-        default="",
-    )
-    more: Ref = input(
-        "further judgements, whose relevant passages are never negatives", FILE, default=""
-    )
-    exclude: Ref = input(
-        "dev and test queries, which are left out of the training queries",
-        FILE,
-        default="",
-        many=True,
-    )
-    truth: Ref = input(
-        "judgements only used to measure how accurate the labels are", FILE, default=""
-    )
+    answers: Ref = input("or questions with answers that positives contain", FILE, default="")
+    more: Ref = input("judgements of further passages that are not negatives", FILE, default="")
+    exclude: Ref = input("dev and test queries, to be left out", FILE, default="", many=True)
+    truth: Ref = input("judgements that only measure the labels", FILE, default="")
     rule: Labelling = part(Labelling)
     lines: str = option(
         "query",

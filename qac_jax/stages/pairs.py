@@ -37,28 +37,22 @@ class Pairs(Stage):
     EXAMPLE = "qac step pairs --collections data/squad,data/tales --out out/pairs"
 
     passages: Ref = input("passages with titles, summaries (python_docs)", "passages", default="")
-    collections: Ref = input(
-        "folders in BEIR's layout, with judged queries", FILE, default="", many=True
-    )
+    collections: Ref = input("folders in BEIR's layout", FILE, default="", many=True)
     targets: str = option(
         "questions",
         "judged queries of a text, or its label-free targets (title, topic, summaries)",
         choices=("questions", "label_free"),
     )
     part: str = option(
-        "train", "training documents, or those of dev and test", choices=("train", "held_out")
+        "train", "documents of training, or of dev and test", choices=("train", "held_out")
     )
-    splits: tuple[str, ...] = option(
-        (), "splits whose queries are used (default: train, or test for the held-out part)"
-    )
+    splits: tuple[str, ...] = option((), "splits of the queries (default: train; held_out: test)")
     prefix: str = option("text2query: ", "text before every input of a query generator")
     prompts: Mapping[str, Any] | None = option(None, "the four prompts, instead of AugTriever's")
     splitter: str = option(
-        "auto", "sentence splitter, or a file of learned parameters", shown=SPLITTERS
+        "auto", "sentence splitter, or a file of its parameters", shown=SPLITTERS
     )
-    title: str = option(
-        "none", "questions: put the title before the text", choices=("none", "space")
-    )
+    title: str = option("none", "questions: title before the text", choices=("none", "space"))
     at_most: int = option(0, "at most N drawn pairs of each source (0: all)", at_least=0)
 
     def environment(self) -> dict[str, str]:

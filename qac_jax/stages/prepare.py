@@ -48,9 +48,7 @@ class Prepare(Stage):
     VERSION = 2
     EXAMPLE = "qac prepare --format python_docs --packages numpy,scipy,stdlib --out out/passages"
 
-    documents: Ref = input(
-        "a folder, files or glob patterns of documents, or the name of a data set", FILE, default=""
-    )
+    documents: Ref = input("folder, files, patterns or name of a data set", FILE, default="")
     format: str = option(
         "jsonl",
         "format of the documents; folder: Markdown, HTML, text, tables, PDF, mixed; auto: beir "
@@ -59,20 +57,12 @@ class Prepare(Stage):
     )
     packages: str = option("", "python_docs: packages to read, such as numpy,scipy,stdlib")
     options: str = option("", "options of the format, as name=value name=value")
-    columns: str = option(
-        "", "columns of tables: id=…,title=…,text=…,url=…, text from several as a+b (folder)"
-    )
-    tokenizer: Ref = input(
-        "tokenizer: a vocabulary that ships, or a Hugging Face folder",
-        TOKENIZER,
-        default="wordpiece-16k",
-    )
+    columns: str = option("", "columns of tables (folder): id=…,title=…,text=a+b,url=…")
+    tokenizer: Ref = input("tokenizer's name or folder", TOKENIZER, default="wordpiece-16k")
     splitter: str = option(
-        "auto", "sentence splitter, or a file of learned parameters", shown=SPLITTERS
+        "auto", "sentence splitter, or a file of its parameters", shown=SPLITTERS
     )
-    train_vocab: int = option(
-        0, "first learn a lower-cased WordPiece vocabulary of this size on the corpus (0: no)"
-    )
+    train_vocab: int = option(0, "first learn N lower-cased WordPieces on the corpus (0: no)")
     train_splitter: bool = option(False, "learn the sentence splitter's parameters on the corpus")
     skip_bad: int = skip_bad_option()
     shards: int = option(0, "number of output files (0: one for every 64 MB)", at_least=0)

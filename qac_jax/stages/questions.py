@@ -52,22 +52,14 @@ class Collect(Stage):
     VERSION = 3
     EXAMPLE = "qac step collect --collection data/mine --passages out/passages --out out/questions"
 
-    collection: Ref = input(
-        "folder in BEIR's layout; queries.jsonl and qrels/ may be missing", FILE, default=""
-    )
+    collection: Ref = input("folder in BEIR's layout, judged or not", FILE, default="")
     passages: Ref = input("passages of the collection", "passages")
-    contexts: Ref = input(
-        "queries generated for the passages, or extracted", "contexts", default="", many=True
-    )
+    contexts: Ref = input("queries of the passages", "contexts", default="", many=True)
     validation_contexts: Ref = input(
-        "queries of passages kept aside, of which one each asks for it", "contexts", default=""
+        "queries of passages kept for validation", "contexts", default=""
     )
-    test_contexts: Ref = input(
-        "the same for the test, where no test queries are judged", "contexts", default=""
-    )
-    summaries: bool = option(
-        False, "python_docs: docstrings' summaries are queries; those of held-out modules test"
-    )
+    test_contexts: Ref = input("the same for the test", "contexts", default="")
+    summaries: bool = option(False, "python_docs: docstrings' summaries are queries")
     chosen: Questions = part(Questions)
 
     def check(self) -> None:
@@ -252,9 +244,7 @@ class Judge(Stage):
     KIND = "questions"
     EXAMPLE = "qac step judge --questions questions.jsonl --passages out/passages --out out/natural"
 
-    questions: Ref = input(
-        'questions as JSON lines {"_id", "text", "relevant": [names], "split"}', FILE
-    )
+    questions: Ref = input('JSON lines {"_id", "text", "relevant": [names], "split"}', FILE)
     passages: Ref = input("passages whose titles or aliases are matched with the names", "passages")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -377,12 +367,8 @@ class Leaks(Stage):
     EXAMPLE = "qac step leaks --questions out/questions --training out/groups --out out/leaks"
 
     questions: Ref = input("questions of qac step collect", "questions")
-    aside: Ref = input(
-        "passages kept aside for validation or test questions", "passages", default="", many=True
-    )
-    training: Ref = input(
-        "what trains a model or expands an index", "contexts", "negatives", "groups", many=True
-    )
+    aside: Ref = input("passages kept aside", "passages", default="", many=True)
+    training: Ref = input("training data", "contexts", "negatives", "groups", many=True)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         questions = inputs.artifact("questions")

@@ -49,23 +49,15 @@ class Search(Stage):
 
     GROUPS = (one_of("index", "candidates"),)
 
-    index: Ref = input(
-        "index: dense, BM25, hybrid or living", "index", "bm25", "hybrid", "live", default=""
-    )
+    index: Ref = input("index of any kind", "index", "bm25", "hybrid", "live", default="")
     queries: Ref = input("queries", FILE)
     encoder: Ref = model_input("encoder of the index, if it was moved", default="")
     k: int = option(1000, "top k passages per query", at_least=1)
-    candidates: Ref = input(
-        "instead of an index: a run whose passages are reranked", "run", FILE, default=""
-    )
+    candidates: Ref = input("or a run to rerank", "run", FILE, default="")
     reranker: Ref = model_input("cross-encoder that reranks the top passages", default="")
     rerank_depth: int = option(0, "passages per query that are reranked (0: all k)", at_least=0)
-    passages: Ref = input(
-        "passage texts (default: those recorded with the index)", "passages", default=""
-    )
-    where: str = option(
-        "", 'of a living index: filter by metadata, such as {"lang": "en", "year": {">=": 2020}}'
-    )
+    passages: Ref = input("passage texts (default: the index's)", "passages", default="")
+    where: str = option("", 'of a living index: filter such as {"lang": "en"}')
     hybrid: float | None = option(None, "of a living index: weight of BM25's score")
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
@@ -213,13 +205,9 @@ class Fuse(Stage):
         choices=("", *SCALES),
     )
     lowest: tuple[float, ...] = option(
-        (), "theoretical: lowest possible scores of the runs (default: by their range)"
+        (), "theoretical: lowest scores of the runs (default: their range)"
     )
-    choose_on: Ref = input(
-        "convex: judgements that the weight of the second of two runs is chosen on",
-        FILE,
-        default="",
-    )
+    choose_on: Ref = input("judgements that choose the second run's weight", FILE, default="")
     depth: int = option(1000, "passages per query in the fused run (0: all)", at_least=0)
 
     def check(self) -> None:

@@ -35,15 +35,10 @@ class Tokenize(Stage):
     VERB = "tokenize"
     KIND = "examples"
     VERSION = 2
-    EXAMPLE = (
-        "qac tokenize --passages out/passages --contexts out/contexts --task passage_query "
-        "--out out/examples"
-    )
+    EXAMPLE = "qac tokenize --passages out/passages --contexts out/contexts --out out/examples"
 
     passages: Ref = input("passages", "passages", default="")
-    contexts: Ref = input(
-        "contexts (queries) of the passages, generated or extracted", "contexts", default=""
-    )
+    contexts: Ref = input("contexts (queries) of the passages", "contexts", default="")
     queries: Ref = input("queries of --qrels", FILE, default="")
     qrels: Ref = input("relevance judgements", FILE, default="")
     negatives: Ref = input(
@@ -53,21 +48,11 @@ class Tokenize(Stage):
         FILE,
         default="",
     )
-    pairs: Ref = input(
-        "seq2seq: of step pairs; groups: of step group", "pairs", "groups", default=""
-    )
-    training: Ref = input(
-        "or a training file that contains queries, positives and negatives as text",
-        FILE,
-        default="",
-    )
+    pairs: Ref = input("pairs (seq2seq), or groups", "pairs", "groups", default="")
+    training: Ref = input("or a file of training texts", FILE, default="")
     training_format: str = option("tevatron", "format of --training", choices=TRAINING.names())
     task: str = option("passage_query", "kind of training example", choices=tuple(KINDS))
-    tokenizer: Ref = input(
-        "tokenizer: a vocabulary that ships, or a Hugging Face folder",
-        TOKENIZER,
-        default="wordpiece-16k",
-    )
+    tokenizer: Ref = input("tokenizer's name or folder", TOKENIZER, default="wordpiece-16k")
     skip_bad: int = skip_bad_option()
     like: Ref = model_input("read titles and prompts as this retriever does", default="")
     shards: int = option(0, "number of output files (0: by the number of records)", at_least=0)

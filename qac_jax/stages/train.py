@@ -41,10 +41,7 @@ class Train(Stage):
     KIND = "parameters"
     SHARED = True
     VERSION = 3
-    EXAMPLE = (
-        "qac pretrain --gin_file objectives/mlm.gin --examples out/examples "
-        "--steps 1000 --out out/encoder"
-    )
+    EXAMPLE = "qac pretrain --gin_file objectives/mlm.gin --examples out/examples --out out/encoder"
     GROUPS = (at_most_one_of("init", "words"),)
 
     objective: Any = option(
