@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,13 @@ def of(name: str, folder: Path) -> Path:
     return _KINDS.get(name, wordpiece)(folder)
 
 
-def bpe(specials: list[str]) -> hf.Tokenizer:
+def bpe(specials: list[str], texts: Sequence[str] = _LEARNED) -> hf.Tokenizer:
     """A byte-level BPE without a template."""
     backend = hf.Tokenizer(hf.models.BPE(unk_token=specials[3]))
     backend.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = hf.decoders.ByteLevel()
     trainer = hf.trainers.BpeTrainer(vocab_size=60, special_tokens=specials, show_progress=False)
-    backend.train_from_iterator(_LEARNED * 10, trainer)
+    backend.train_from_iterator([*texts] * 10, trainer)
     return backend
 
 

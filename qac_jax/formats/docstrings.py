@@ -30,20 +30,11 @@ _GOOGLE_HEADING = re.compile(
     r"Todo)\s*::?\s*$"
 )
 # Headings that describe the interface stay together; so do remarks and their references.
-_INTERFACE = {
-    *("args", "arguments", "parameters", "keyword args", "keyword arguments", "return", "returns"),
-    *(
-        "yield",
-        "yields",
-        "raises",
-        "attributes",
-        "methods",
-        "other parameters",
-        "receives",
-        "warns",
-    ),
-}
-_REMARKS = {"note", "notes", "warning", "warnings", "reference", "references", "todo"}
+_INTERFACE = set(
+    "args|arguments|parameters|keyword args|keyword arguments|return|returns|yield|yields|raises|"
+    "attributes|methods|other parameters|receives|warns".split("|")
+)
+_REMARKS = set("note notes warning warnings reference references todo".split())
 
 _TEXT_SIGNATURE = re.compile(r"\s*\w+\(((?!\n\n).)*?\)\s*\n--\s*\n", re.DOTALL)
 _TABLE_RULE = re.compile(r"^\s*(\+[-=+]{4,}|[=-]{2,}(\s+[=-]{2,})+)\s*$")
@@ -53,6 +44,7 @@ _FIELD = re.compile(r"^:(\w+)([^:`]*):(?!`|\w+:`)\s*")
 _ARGUMENT = re.compile(r"^\*{0,2}\w+(\s\([^()]*\))?:\s+\S|^[\w.]+\s+--?\s+\S")
 _DIRECTIVE = re.compile(r"^\.\. ([\w:-]+)::\s*(.*)$")
 _REMARK = ("note", "warning", "tip", "important", "caution", "rubric", "hint")
+_ANNOUNCES = re.compile(r"::$|^\s*\.\. (code|code-block|sourcecode|math|testcode)::")
 _TARGET = re.compile(r"^\.\. _[^:]+:")
 _ROLE = re.compile(r":[\w:+-]+:`(?:([^`<]+?)\s*<[^`>]*>|~?\.?([^`]*))`")
 _CROSS_REFERENCE = re.compile(r":(?:\w+:)?(?:func|class|meth|mod|obj|attr|data):`[~.!]*([\w.]+)`")
@@ -96,21 +88,23 @@ def _headed(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """The lines below each heading; the heading of the first lines is empty."""
     heading, body = "", []  # type: str, list[str]
     skip = False
-    for i, line in enumerate(lines):
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if skip:
             skip = False
             continue
-        following = lines[i + 1] if i + 1 < len(lines) else ""
         rule = _NUMPY_RULE.match(following)
-        underlined = rule and line.strip() and len(rule[1]) >= min(4, len(line.strip()))
+        skip = bool(rule and line.strip() and len(rule[1]) >= min(4, len(line.strip())))
         google = _GOOGLE_HEADING.match(line)
-        if underlined or google:
+        if skip or google:
             yield heading, body
             heading, body = google[1] if google else plain(line.strip().rstrip(":")), []
-            skip = bool(underlined)
         elif not _NUMPY_RULE.match(line):
             body.append(line)
     yield heading, body
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
@@ -118,34 +112,21 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
     block: list[str] = []
     literal: int | None = None  # the indent of the line that announced a literal block
     for line in [*lines, ""]:
-        indent = len(line) - len(line.lstrip())
-        if literal is not None and line.strip() and indent <= literal:
-            literal = None
-        if not line.strip():
-            if block:
-                yield from _paragraph(block, code=literal is not None and _deeper(block, literal))
-                if not (literal is not None and _deeper(block, literal)):
-                    literal = _announces(block)
-            block = []
-        else:
+        if line.strip():
+            if literal is not None and _indent(line) <= literal:
+                literal = None
             block.append(line.rstrip())
-
-
-def _deeper(block: Sequence[str], indent: int) -> bool:
-    return len(block[0]) - len(block[0].lstrip()) > indent
-
-
-def _announces(block: Sequence[str]) -> int | None:
-    last = block[-1]
-    code = last.endswith("::") or re.match(
-        r"\s*\.\. (code|code-block|sourcecode|math|testcode)::", last
-    )
-    return len(last) - len(last.lstrip()) if code else None
+        elif block:
+            code = literal is not None and _indent(block[0]) > literal
+            yield from _paragraph(block, code)
+            if not code:
+                literal = _indent(block[-1]) if _ANNOUNCES.search(block[-1]) else None
+            block = []
 
 
 def _paragraph(block: Sequence[str], code: bool) -> Iterator[str]:
     if code or any(_TABLE_RULE.match(line) for line in block):
-        margin = min(len(line) - len(line.lstrip()) for line in block)
+        margin = min(map(_indent, block))
         yield "\n".join(line[margin:] for line in block)
         return
     lines: list[str] = []
@@ -153,7 +134,7 @@ def _paragraph(block: Sequence[str], code: bool) -> Iterator[str]:
     joinable, hanging, previous = False, False, 0
     doctest, directive, margin = False, False, 0
     for line in block:
-        indent, text = len(line) - len(line.lstrip()), line.strip()
+        indent, text = _indent(line), line.strip()
         doctest = doctest or text.startswith(">>>")
         if doctest:
             margin = indent if text.startswith(">>>") else min(margin, indent)
@@ -205,27 +186,18 @@ def _summary(first: str) -> str:
 
 
 def _grouped(rendered: Sequence[tuple[str, str]]) -> Iterator[str]:
-    total = sum(len(text.split()) for _, text in rendered)
-    if total <= _SHORT_WORDS:
-        yield "\n\n".join(text for _, text in rendered)
-        return
+    short = sum(len(text.split()) for _, text in rendered) <= _SHORT_WORDS
     groups: list[tuple[str, list[str]]] = []
     for heading, text in rendered:
-        kind = _kind(heading)
-        tiny = len(text.split()) < _TINY_WORDS
-        if groups and (tiny or kind in ("interface", "remarks") and groups[-1][0] == kind):
+        kind = heading.lower()
+        kind = "interface" if kind in _INTERFACE else "remarks" if kind in _REMARKS else kind
+        alike = groups and kind in ("interface", "remarks") and groups[-1][0] == kind
+        if groups and (short or alike or len(text.split()) < _TINY_WORDS):
             groups[-1][1].append(text)
         else:
             groups.append((kind, [text]))
     for _, texts in groups:
         yield "\n\n".join(texts)
-
-
-def _kind(heading: str) -> str:
-    lowered = heading.lower()
-    if lowered in _INTERFACE:
-        return "interface"
-    return "remarks" if lowered in _REMARKS else lowered
 
 
 def _see_also_boxes(lines: list[str]) -> Iterator[list[str]]:
@@ -248,12 +220,12 @@ def _see_also_boxes(lines: list[str]) -> Iterator[list[str]]:
 def _see_also(lines: Sequence[str]) -> Iterator[str]:
     """The names in a "See Also" section; their descriptions are indented or behind a colon."""
     filled = [line for line in lines if line.strip()]
-    margin = min((len(line) - len(line.lstrip()) for line in filled), default=0)
+    margin = min(map(_indent, filled), default=0)
     for line in filled:
         if references := _CROSS_REFERENCE.findall(line):
             yield from references
             continue
-        if len(line) - len(line.lstrip()) > margin:
+        if _indent(line) > margin:
             continue
         text = plain(_BULLET.sub("", line.strip()))
         names = re.split(r"\s+:|:\s|:$|\s[-–—]+\s", text, maxsplit=1)[0]

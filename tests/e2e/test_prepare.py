@@ -114,17 +114,6 @@ def test_ids_that_repeat_over_shards(tmp_path, capsys):
     assert "c.jsonl\t21\t" in (tmp_path / "B" / "skipped.tsv").read_text()
 
 
-def test_bad_lines_are_told_counted_and_listed(tmp_path, capsys):
-    path = tmp_path / "c.jsonl"
-    good = '{"_id": "%s", "text": "The mill stopped."}\n'
-    path.write_text(good % "a" + "{broken\n" + good % "b" + '{"_id": " ", "text": "x"}\n')
-    said = complaint(capsys, "--out", tmp_path / "B", "--documents", path, "--skip_bad", 1)
-    assert f"{path}:4: " in said and "--skip_bad allows 1" in said
-    made = prepare(tmp_path / "C", "--documents", path, "--skip_bad", 2, "--workers", 1)
-    assert made.count == 2 and made.info["skipped"] == 2
-    assert len((tmp_path / "C" / "skipped.tsv").read_text().splitlines()) == 2
-
-
 def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     path.write_text(corpus.read_text() + "{broken\n")

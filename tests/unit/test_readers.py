@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import documents, files
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.documents import Document, Passage, Section, ShardIds, repeated_documents
+from qac_jax.formats.documents import Document, Passage, Section
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS, QUERIES, sample
@@ -175,33 +175,6 @@ def test_bad_input_names_file_and_line(tmp_path):
         assert said in bad.items[0].message and "skipped 1 bad record" in bad.summary()
 
 
-def test_ids_that_repeat_between_shards_are_found_and_told(tmp_path):
-    """What `read` finds in one process, the global step finds over many."""
-    path = tmp_path / "corpus.jsonl"
-    ids = ["a", "b", "c", "a", "d", "e", "b", "a", "f"]
-    rows: list[dict[str, Any]] = [{"_id": i, "text": f"text {n}"} for n, i in enumerate(ids)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    alone = BadLines(3)
-    kept = list(documents.read("beir", path, bad=alone))
-
-    parts = documents.shards("beir", path, 4)
-    collected = []
-    for part in parts:
-        known = ShardIds()
-        for document in documents.read_shard(part):
-            known.add(document)
-        collected.append(known.table())
-    drop = repeated_documents(collected)
-    together = BadLines(3)
-    again = [
-        document
-        for number, part in enumerate(parts)
-        for document in documents.read_shard(part, together, drop.get(number))
-    ]
-    assert again == kept and len(kept) == 6
-    assert together.items == alone.items and [i.line for i in alone.items] == [4, 7, 8]
-
-
 def _jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -230,11 +203,6 @@ def test_msmarco_documents(tmp_path):
         _read("msmarco_docs", path, released="maybe")
 
 
-def _sharded(format: str, path: Path, count: int) -> list[Document]:
-    shards = documents.shards(format, path, count)
-    return [document for shard in shards for document in documents.read_shard(shard)]
-
-
 def test_rocketqa_titles_are_joined_by_id(tmp_path):
     texts = {str(i): f"text {i}" for i in range(20)}
     titles = {str(i): f"title {i}" for i in range(19, -1, -2)}
@@ -242,7 +210,7 @@ def test_rocketqa_titles_are_joined_by_id(tmp_path):
     (tmp_path / "para.title.txt").write_text("".join(f"{i}\t{t}\n" for i, t in titles.items()))
     expected = [Passage(i, titles.get(i, ""), t) for i, t in texts.items()]
     for count in (1, 3):
-        found = _sharded("msmarco_passages", tmp_path, count)
+        found = _from_shards("msmarco_passages", tmp_path, count)
         assert [d.passages[0] for d in found] == expected
 
 
@@ -278,7 +246,7 @@ def test_beir_documents_and_the_passages_they_do_not_name(tmp_path):
     row = {"_id": "d0", "title": "Doc", "source": "s", "passages": passages}
     _jsonl(tmp_path / "documents.jsonl", [row])
     for count in (1, 2, 4):
-        found = _sharded("beir", tmp_path, count)
+        found = _from_shards("beir", tmp_path, count)
         assert [(d.id, d.passages) for d in found] == [
             ("d0", (Passage("b", "Doc", "two"), Passage("a", "T", "one"))),
             ("c", (Passage("c", "Only a title", ""),)),
@@ -296,7 +264,7 @@ def test_dpr_articles_stay_whole_in_every_shard(tmp_path):
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerows([("id", "text", "title"), *rows])
     for count in (1, 2, 3, 11, 50):
-        found = _sharded("dpr", path, count)
+        found = _from_shards("dpr", path, count)
         passages = [p for d in found for p in d.passages]
         assert [(p.id, p.text, p.title) for p in passages] == [
             (i, t.replace("\t", " "), title) for i, t, title in rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import sys
 import pytest
 import sentencepiece
 import tokenizers as hf
+import toy_tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -45,10 +45,7 @@ def t5(tmp_path_factory):
     backend.enable_padding()
     backend.enable_truncation(3)
     folder = tmp_path_factory.mktemp("t5")
-    backend.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": "</s>", "pad_token": {"content": "<pad>"}, "unk_token": "<unk>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "cls_token": None}))
-    return tokenizers.load(str(folder))
+    return tokenizers.load(str(toy_tokenizers.stored(folder, backend, toy_tokenizers.T5_ROLES)))
 
 
 def test_the_shipped_vocabulary_has_the_stated_form(shipped):
@@ -134,24 +131,14 @@ def test_a_bare_sentencepiece_model(tmp_path):
     assert (loaded.pad_id, loaded.eos_id, loaded.unk_id) == (0, 1, 2)
 
 
-CORPUS_OF_MILLS = ["the tide mill ground barley\nnear the sea", "the miller's mills"] * 20
-
-
-SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-
-
 @pytest.fixture
 def roberta(tmp_path):
     """A byte-level BPE as roberta-base has it, whose configuration names no special token."""
-    backend = hf.Tokenizer(hf.models.BPE(unk_token="<unk>"))
-    backend.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = hf.decoders.ByteLevel()
-    trainer = hf.trainers.BpeTrainer(vocab_size=60, special_tokens=SPECIALS, show_progress=False)
-    backend.train_from_iterator(CORPUS_OF_MILLS, trainer)
+    backend = toy_tokenizers.bpe(
+        toy_tokenizers.SPECIALS, ["the tide mill ground barley\nnear the sea", "the miller's mills"]
+    )
     backend.post_processor = hf.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    backend.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
-    return tokenizers.load(str(tmp_path))
+    return tokenizers.load(str(toy_tokenizers.stored(tmp_path, backend, {})))
 
 
 def test_special_ids_pairs_and_words_of_roberta(roberta):
