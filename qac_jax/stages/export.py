@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +60,8 @@ class Export(Stage):
     figures: Ref = input("model card: metrics", "metrics", default="")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        import jax
+
         from qac_jax.hub import huggingface
         from qac_jax.inference import loading_back
         from qac_jax.models.layers import Runtime
@@ -90,8 +91,9 @@ class Export(Stage):
             os.replace(path, os.fspath(out.begin(path.name)))
             out.adopt(path.name)
         work.rmdir()
-        out.write_text(CARD, self._card(module, place, inputs, differences, out))
-        out.count = _count(variables)
+        card = self._card(module, place, inputs, differences, out)
+        out.write_text(CARD, card)
+        out.count = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
         out.info["form"] = self._named(module)
         out.info["differences"] = {d.by: d.greatest for d in differences}
         out.info["largest_values"] = {d.by: d.largest for d in differences}
@@ -160,12 +162,6 @@ def _longest(module: Any, place: Path) -> int:
     return min(known, module.config.backbone.max_length)
 
 
-def _count(variables: Mapping[str, Any]) -> int:
-    import jax
-
-    return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
-
-
 FILE = "index.faiss"
 _CARD = """\
 # {rows:,} vectors for FAISS
@@ -198,38 +194,26 @@ class ExportFaiss(Stage):
     faiss: Ref = input("vectors of qac embed, or an exact index", "vectors", "index")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval import approximate
+        from qac_jax.retrieval import approximate, index
 
         artifact = inputs.artifact("faiss")
-        vectors = self._vectors(artifact)
+        if artifact.kind == "vectors":
+            vectors = Vectors.of(artifact)
+        else:
+            opened = index.Index(artifact)
+            if opened.description["method"] != index.EXACT:
+                raise UserError(
+                    f"{artifact.path} is an approximate index, of which no vectors are exported; "
+                    "give the vectors that it was made of"
+                )
+            vectors = opened.vectors
         with out.temporary(FILE) as path:
             approximate.write_faiss(approximate.flat(vectors), os.fspath(path))
         out.count = corpus.write_ids(out, corpus.Ids(artifact))
         known = artifact.info["encoder"]
-        with out.open(CARD) as file:
-            file.write(
-                _CARD.format(
-                    rows=out.count,
-                    file=FILE,
-                    width=vectors.width,
-                    ids=corpus.IDS,
-                    encoder=known["path"],
-                )
-            )
+        facts = {"rows": out.count, "width": vectors.width, "encoder": known["path"]}
+        out.write_text(CARD, _CARD.format(file=FILE, ids=corpus.IDS, **facts))
         out.info.update(dimension=vectors.width, encoder=known)
 
     def summary(self, artifact: Artifact) -> str:
         return f'faiss.read_index("{artifact.path / FILE}")'
-
-    def _vectors(self, artifact: Artifact) -> Any:
-        from qac_jax.retrieval import index
-
-        if artifact.kind == "vectors":
-            return Vectors.of(artifact)
-        opened = index.Index(artifact)
-        if opened.description["method"] != index.EXACT:
-            raise UserError(
-                f"{artifact.path} is an approximate index, of which no vectors are exported; give "
-                "the vectors that it was made of"
-            )
-        return opened.vectors
