@@ -270,13 +270,11 @@ def _entityquestions(file: str, bad: BadLines) -> Iterator[Query]:
 
 
 def _mrqa(file: str, bad: BadLines) -> Iterator[Query]:
-    """MRQA's questions below each context; their meta names its document (document format mrqa)."""
+    """MRQA's questions below each context."""
 
     def parse(line: Line) -> list[Query]:
         return [
-            _asked(
-                qa, string(qa, "qid", "id", what="question id"), line.place, document=line.made_id
-            )
+            _asked(qa, string(qa, "qid", "id", what="question id"), line.place)
             for qa in json_object(line.text).get("qas", [])
         ]
 

@@ -62,18 +62,18 @@ class Cutter:
         meta = dict(document.meta)
         parts: Sequence[dict[str, Any]] = meta.pop("parts", ())
         local = {key: meta.pop(key) for key in _LOCAL if key in meta}
-        position = 0
+
+        def record(
+            name: str, position: int, title: str, text: str, about: Mapping[str, Any]
+        ) -> Record:
+            own = {"_id": name, "doc": document.id, "position": position, "title": title}
+            return {**own, "text": text, **_further({**meta, **about}, local, text)}
+
         if document.passages and self.cutting.cut in ("auto", "none"):
-            for position, passage in enumerate(document.passages):
-                yield {
-                    "_id": passage.id,
-                    "doc": document.id,
-                    "position": position,
-                    "title": passage.title or document.title,
-                    "text": passage.text,
-                    **_further(meta, local, passage.text),
-                }
+            for position, (name, title, text) in enumerate(document.passages):
+                yield record(name, position, title or document.title, text, {})
             return
+        position = 0
         sections = [("", p.text) for p in document.passages] or document.sections
         texts = self.cut([text for _, text in sections], document.id)
         for index, ((heading, _), pieces) in enumerate(zip(sections, texts, strict=True)):
@@ -82,14 +82,7 @@ class Cutter:
             if heading:
                 about["section"] = heading
             for text in pieces:
-                yield {
-                    "_id": f"{document.id}#{position}",
-                    "doc": document.id,
-                    "position": position,
-                    "title": title,
-                    "text": text,
-                    **_further({**meta, **about}, local, text),
-                }
+                yield record(f"{document.id}#{position}", position, title, text, about)
                 position += 1
 
     def cut(self, texts: Sequence[str], key: str) -> list[list[str]]:
@@ -234,14 +227,10 @@ def _further(meta: dict[str, Any], local: dict[str, Sequence[Any]], text: str) -
     """The rest of a record: all of `meta`, and of `local` what the text contains."""
     found = {key: value for key, value in meta.items() if key not in _RESERVED}
     for key, items in local.items():
-        inside = [item for item in items if _label(item) in text]
+        inside = [item for item in items if (item if isinstance(item, str) else item[-1]) in text]
         if inside and key not in found:
             found[key] = inside
     return found
-
-
-def _label(item: Any) -> str:
-    return item if isinstance(item, str) else item[-1]
 
 
 def _seed(seed: int, key: str) -> int:
@@ -311,13 +300,12 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     facts: dict[str, Any] = {"documents": 0, "without_passages": 0}
 
     def records() -> Iterator[Record]:
-        for document in _noted(read_shard(job.shard, bad, job.drop), ids):
+        for document in read_shard(job.shard, bad, job.drop):
+            ids.add(document)
             facts["documents"] += 1
-            empty = True
-            for record in cutter.records(document):
-                empty = False
-                yield record
-            facts["without_passages"] += empty
+            cut = list(cutter.records(document))
+            yield from cut
+            facts["without_passages"] += not cut
 
     facts.update(write_lines(job.target, records()))
     facts["too_short"] = cutter.too_short
@@ -346,9 +334,3 @@ def texts(shards: Iterable[Shard], bad: BadLines) -> Iterator[str]:
                 bar.advance()
                 for part in document.sections or document.passages:
                     yield part.text
-
-
-def _noted(documents: Iterator[Document], ids: ShardIds) -> Iterator[Document]:
-    for document in documents:
-        ids.add(document)
-        yield document

@@ -15,19 +15,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 
 # Splitters of sentences by name (sentences.py); a file of learned parameters is another.
 SPLITTERS = ("auto", "punkt_tab", "shipped")
-
-
-class Rng(Protocol):
-    """The part of `random.Random` that the contexts use."""
-
-    def choice(self, seq: Sequence[int], /) -> int: ...
-
-    def randint(self, a: int, b: int, /) -> int: ...
 
 
 def target_lengths(
@@ -78,21 +69,25 @@ def spans_within(counts: Sequence[int], targets: Iterator[int]) -> list[list[int
     return spans
 
 
-def random_sampled(spans: int, index: int, rng: Rng, window: int = 100) -> int:
+def random_sampled(spans: int, index: int, rng: random.Random, window: int = 100) -> int:
     """Another span of the document, uniform among those at most `window` away."""
     low, high = max(0, index - window), min(spans, index + window + 1)
     others = [other for other in range(low, high) if other != index]
     return rng.choice(others) if others else index
 
 
-def nearby(spans: int, index: int, rng: Rng) -> int:
+def nearby(spans: int, index: int, rng: random.Random) -> int:
     """The previous or the next span of the document."""
     others = [other for other in (index - 1, index + 1) if 0 <= other < spans]
     return rng.choice(others) if others else index
 
 
 def overlap(
-    spans: Sequence[Sequence[int]], index: int, counts: Sequence[int], limit: int, rng: Rng
+    spans: Sequence[Sequence[int]],
+    index: int,
+    counts: Sequence[int],
+    limit: int,
+    rng: random.Random,
 ) -> list[int]:
     """Sentences that share some with span `index` and go on after it.
 

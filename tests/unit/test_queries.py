@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qac_jax.errors import DataError, UserError
-from qac_jax.formats import documents, files, judgements, training
+from qac_jax.formats import files, judgements, training
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Passage
 from qac_jax.formats.identities import IdSet
@@ -100,8 +100,6 @@ def test_mrqa_questions(tmp_path):
     )
     (query,) = read_queries(path)
     assert (query.id, query.text, query.answers) == ("a", "Q?", ("x", "y"))
-    (document,) = documents.read("mrqa", path)
-    assert query.meta["document"] == document.id
 
 
 def test_orcas(tmp_path):

@@ -50,14 +50,12 @@ def _tables(count: int) -> dict[str, tuple[str, list[str]]]:
     return {
         "msmarco_docs": ("docs.tsv", [f"D{i}\thttp://x/{i}\tTitle {i}\t{texts[i]}" for i in rows]),
         "msmarco_passages": ("collection.tsv", [f"{i}\t{texts[i]}" for i in rows]),
-        "tsv": ("pairs.tsv", [f"{i}\t{texts[i]}" for i in rows]),
         "jsonl": ("pile.jsonl", [json.dumps({"text": texts[i]}) for i in rows]),
         "tevatron": (
             "corpus.jsonl",
             [json.dumps({"docid": str(i), "title": "", "text": texts[i]}) for i in rows],
         ),
         "beir": ("corpus.jsonl", [json.dumps({"_id": str(i), "text": texts[i]}) for i in rows]),
-        "mrqa": ("mrqa.jsonl", [json.dumps({"context": texts[i], "qas": []}) for i in rows]),
         "dpr": (
             "psgs.tsv",
             ["id\ttext\ttitle", *(f"{i}\t{texts[i]}\tArticle {i // 3}" for i in rows)],
@@ -214,23 +212,6 @@ def test_rocketqa_titles_are_joined_by_id(tmp_path):
         assert [d.passages[0] for d in found] == expected
 
 
-def test_tables_with_named_columns(tmp_path):
-    path = tmp_path / "marco.tp.1k"
-    path.write_text("A title\tfirst\n-\tsecond\n")
-    found = _read("tsv", path, columns="title,text")
-    assert [(d.id, d.title, d.text) for d in found] == [
-        ("marco.tp.1k@0", "A title", "first"),
-        ("marco.tp.1k@14", "", "second"),
-    ]
-    (tmp_path / "more.tsv").write_text("x\thttp://u\ttext\t5\n")
-    (document,) = _read("tsv", tmp_path / "more.tsv", columns="_,url,text,id")
-    assert (document.id, document.meta) == ("5", {"url": "http://u"})
-    with pytest.raises(UserError, match="did you mean 'title'"):
-        _read("tsv", path, columns="titel,text")
-    with pytest.raises(UserError, match="one of them must be called text"):
-        _read("tsv", path, columns="id,title")
-
-
 CORPUS: list[dict[str, Any]] = [
     {"_id": "a", "title": "T", "text": "one", "metadata": {"url": "u"}},
     {"_id": "b", "title": "", "text": "two"},
@@ -297,23 +278,6 @@ def test_plain_json_lines(tmp_path):
     assert (second.id, second.title, second.text) == ("5", "T", "anserini")
     assert (first.meta, second.meta) == ({}, {"extra": [1]})
     assert (third.id, third.sections) == ("x", (Section("H", "a"), Section("", "b")))
-
-
-def test_mrqa_contexts(tmp_path):
-    context = "[DOC] [TLE] A title [PAR] First. [PAR] Second. [DOC] [TLE] B [SEP] Third."
-    rows: list[dict[str, Any]] = [
-        {"header": {"dataset": "X"}},
-        {"context": "Plain."},
-        {"context": context},
-    ]
-    plain, marked = _read("mrqa", _jsonl(tmp_path / "a.jsonl", rows))
-    assert plain.sections == (Section("", "Plain."),)
-    assert marked.title == "A title"
-    assert marked.sections == (
-        Section("A title", "First."),
-        Section("A title", "Second."),
-        Section("B", "Third."),
-    )
 
 
 def test_text_folders(tmp_path):

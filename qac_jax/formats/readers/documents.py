@@ -1,4 +1,4 @@
-"""Documents a line or a row: BEIR, MS MARCO, DPR's Wikipedia, Tevatron, MRQA, JSON lines, tables;
+"""Documents a line or a row: BEIR, MS MARCO, DPR's Wikipedia, Tevatron, JSON lines;
 and folders of text files.
 
 Passages of judged collections stay whole, those without text too, so that a collection keeps its
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.documents import (
     NO_TITLE,
@@ -117,34 +117,7 @@ def _read_jsonl(shard: Shard, bad: BadLines) -> Iterator[Document]:
     return read_lines(shard, bad, parse)
 
 
-# Tab-separated lines without quoting or header, whose columns an option names.
-
-_COLUMNS = ("id", "title", "text", "url", "_")
-
-
-def _share_tsv(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-    names = options["columns"].split(",")
-    for name in names:
-        if name not in _COLUMNS:
-            raise UserError(
-                f"columns={options['columns']}: no column {name!r}; expected names "
-                f"out of {', '.join(_COLUMNS)} ({nearest(name, _COLUMNS)})"
-            )
-    if "text" not in names:
-        raise UserError(f"columns={options['columns']}: one of them must be called text")
-    return sharer(".tsv", ".txt")(path, count, options)
-
-
-def _read_tsv(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    names = shard.options["columns"].split(",")
-
-    def parse(line: Line) -> Document:
-        row = dict(zip(names, columns(line.text, names), strict=True))
-        name = row["id"] if "id" in names else line.made_id
-        meta = {"url": row["url"]} if "url" in names else {}
-        return _passage(name, row.get("title", ""), row["text"], line, meta)
-
-    return read_lines(shard, bad, parse)
+# Passages a line.
 
 
 def _passage(
@@ -405,28 +378,6 @@ def _is_training(file: str) -> bool:
     return b'"positive_passages"' in first
 
 
-# MRQA's contexts. A first line {"header": …} names the data set; every other line is a context
-# with its questions. Markers tell documents, titles and paragraphs apart: `[DOC] [TLE] a title
-# [PAR] text [SEP] text`. `formats/queries.py` reads the questions.
-
-_MARKER = re.compile(r"\s*\[(DOC|TLE|PAR|SEP)\]\s*")
-
-
-def _mrqa_document(line: Line, options: Mapping[str, str]) -> Document | None:
-    record = json_object(line.text)
-    if "header" in record:
-        return None
-    parts = _MARKER.split(string(record, "context", what="context"))
-    heading, sections = "", []
-    for marker, text in zip(["PAR", *parts[1::2]], parts[::2], strict=True):
-        if marker == "TLE":
-            heading = text.strip()
-        elif text.strip():
-            sections.append(Section(heading, text.strip()))
-    title = next((section.heading for section in sections if section.heading), "")
-    return Document(line.made_id, title, tuple(sections), source="mrqa", place=line.place)
-
-
 DOCUMENT_FORMATS = {
     "beir": DocumentFormat(_share_beir, _read_beir, recognise=_is_beir),
     "dpr": DocumentFormat(_share_dpr, _read_dpr, recognise=_is_dpr),
@@ -435,7 +386,6 @@ DOCUMENT_FORMATS = {
         _read_jsonl,
         options={"id": "", "title": "", "text": "", "source": ""},
     ),
-    "mrqa": line_format(_mrqa_document, (".jsonl",)),
     "msmarco_docs": line_format(_msmarco_document, (".tsv",), options={"released": "false"}),
     "msmarco_passages": DocumentFormat(
         _share_passages,
@@ -448,5 +398,4 @@ DOCUMENT_FORMATS = {
         recognise=lambda sample: SURE if sample.record and "docid" in sample.record else NO,
     ),
     "text": folder_format(_text_document, (".txt", ".text", ".md", ".rst")),
-    "tsv": DocumentFormat(_share_tsv, _read_tsv, options={"columns": "id,text"}),
 }
