@@ -55,7 +55,7 @@ class Encode:
         texts = peer.passages(self.corpus, self.format, self.passages)
         peer.torch()
         if not self.shape:
-            return self._measured(texts, self.model or names.minilm())
+            return self._measured(texts, self.model or names.shipped_folder("minilm"))
         with tempfile.TemporaryDirectory() as folder:
             return self._measured(texts, _random_encoder(Path(folder) / "model", self.shape))
 

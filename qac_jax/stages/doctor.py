@@ -47,7 +47,7 @@ def run(as_json: bool) -> int:
     ) as child:
         found = {check.name: _checked(check) for check in CHECKS if not check.apart}
         try:
-            known = names.known_names()
+            known = [*names.known_names()]
         except OSError as error:  # a cache that only others may read
             lacks = f"{type(error).__name__}: {error}"
             known = [names.Local("names", "not listed", "", lacks)]
