@@ -19,7 +19,6 @@ import inspect
 import os
 import re
 import tokenize
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -277,10 +276,9 @@ class Config:
     def recipe(self) -> Any:
         """The graph that the named recipe makes, or the grid."""
         function = self.named()
-        values, hints, macros = {}, typing.get_type_hints(function), _Layer()
+        values, macros = {}, _Layer()
         self._made.setdefault(function, set()).add("")
-        parameters = dict(inspect.signature(function).parameters)
-        parameters.pop("run", None)
+        parameters = {n: p for n, p in recipes.parameters(function).items() if n != "run"}
         for name, parameter in parameters.items():
             macros.add(_Binding("", None, name.upper(), parameter.default))
         for name, parameter in parameters.items():
@@ -293,7 +291,7 @@ class Config:
             label = f"{function.__name__}.{name}"
             if value is parameter.empty:
                 raise UserError(f"{label} is not set; pass --{name} VALUE or bind it in gin")
-            fields.check_value(value, hints.get(name, Any), label)
+            fields.check_value(value, parameter.annotation, label)
             values[name] = value
         for name, value in values.items():
             macros.add(_Binding("", None, name.upper(), value))
@@ -311,7 +309,7 @@ class Config:
 
         run = Run(make)
         if not self.is_grid():
-            function(run, **values)
+            recipes.call(function, run, values)
             return run.recipe()
         grid = function(**values)
         bound_in = {
@@ -464,7 +462,8 @@ def _parameters(target: Any) -> dict[str, type | None]:
     if isinstance(target, type) and dataclasses.is_dataclass(target):
         parts = fields.parts(target)
         return {f.name: parts.get(f.name) for f in dataclasses.fields(target) if f.init}
-    return dict.fromkeys(inspect.signature(target).parameters)
+    named = inspect.signature(target).parameters
+    return dict.fromkeys(recipes.parameters(target) if "run" in named else named)
 
 
 def _scoped(scope: str, name: str) -> str:

@@ -51,8 +51,9 @@ class Run:
 
     `run(Embed, "vectors", passages=passages)` adds a stage with these settings, by their flat
     names, and returns the reference to its output; what is bound in gin, in the scope of the
-    stage's name, counts instead. Gin files after the name are what the settings are without a
-    recipe; `bind` sets macros and parameters of other classes, as `--gin.NAME=VALUE` does.
+    stage's name, counts instead. A list is several inputs. Gin files after the name are what the
+    settings are without a recipe; `bind` sets macros and parameters of other classes, as
+    `--gin.NAME=VALUE` does.
     """
 
     data = DATA  # the data folder; f"{run.data}corpus" is in it
@@ -60,7 +61,7 @@ class Run:
     def __init__(self, make: Make):
         self._make = make
         self.title = ""
-        self.defaults: dict[str, Any] = {}  # settings of every stage that has them
+        self._usual: list[tuple[tuple[type[Stage], ...], dict[str, Any]]] = []
         self.stages: dict[str, Stage] = {}
         self.published: dict[str, str] = {}
 
@@ -77,10 +78,21 @@ class Run:
             raise UserError(
                 f"the recipe names the stage {name!r} twice; give one of them another name"
             )
-        usual = {n: v for n, v in self.defaults.items() if n in fields.flat(cls)}
-        given = {**usual, **(bind or {}), **settings}
+        given = {
+            n: value
+            for classes, usual in self._usual
+            for n, value in usual.items()
+            if n in fields.flat(cls) and (not classes or cls in classes)
+        }
+        given |= {**(bind or {}), **settings}
+        given = {n: ",".join(v) if isinstance(v, list) else v for n, v in given.items()}
         self.stages[name] = self._make(cls, name, files, given)
         return f"{STAGE}{name}"
+
+    def usual(self, *classes: type[Stage], **settings: Any) -> None:
+        """Gives these settings to every further stage of these classes, or of all that have them,
+        which is not given others."""
+        self._usual.append((classes, settings))
 
     def recipe(self) -> Recipe:
         """The graph of what was added."""

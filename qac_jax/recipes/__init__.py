@@ -1,9 +1,9 @@
 """Recipes: functions that add stages to a run; one paper's road, or one purpose, a file.
 
-A recipe takes `run` and its own parameters. It calls `run(Stage, "name", …)` for each stage and
-passes on what that returns, the reference to the stage's output; nothing runs meanwhile. A function
-without `run` returns a grid: a recipe with several systems and seeds. Functions whose docstring has
-a line `Set: …` can be run by their name; the others are what these share.
+A recipe takes `run` and its own parameters, or one dataclass whose fields are its parameters. It
+calls `run(Stage, "name", …)` for each stage and passes on what that returns, the reference to the
+stage's output; nothing runs meanwhile. A function without `run` returns a grid: a recipe with
+several systems and seeds. Functions whose docstring has a line `Set: …` can be run by their name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import ast
 import dataclasses
 import functools
 import importlib
+import inspect
 import re
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,31 @@ def function(name: str) -> Callable[..., Any]:
     module = importlib.import_module(f"{__name__}.{functions()[name].module}")
     recipe: Callable[..., Any] = getattr(module, name)
     return recipe
+
+
+@functools.cache
+def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a recipe, or of another function, by name and with evaluated types."""
+    settings = _settings(function)
+    named = dict(inspect.signature(function).parameters)
+    hints = typing.get_type_hints(function)
+    if settings:
+        named = {"run": named["run"], **inspect.signature(settings[1]).parameters}
+        hints = typing.get_type_hints(settings[1])
+    return {n: p.replace(annotation=hints.get(n, Any)) for n, p in named.items()}
+
+
+def call(function: Callable[..., Any], run: Any, values: Mapping[str, Any]) -> None:
+    """Calls a recipe with these values of its parameters."""
+    settings = _settings(function)
+    function(run, **({settings[0]: settings[1](**values)} if settings else values))
+
+
+def _settings(function: Callable[..., Any]) -> tuple[str, Any] | None:
+    """The parameter that is a dataclass, and its class."""
+    hints = typing.get_type_hints(function)
+    classes = ((name, hint) for name, hint in hints.items() if dataclasses.is_dataclass(hint))
+    return next((each for each in classes if each[0] != "return"), None)
 
 
 def headers() -> dict[str, Header]:

@@ -10,8 +10,8 @@ from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.queries import prompts
-from qac_jax.recipes.claims import MEANS, NO_DROPOUT, TINY
-from qac_jax.recipes.msmarco import BERT
+from qac_jax.recipes.finetuning import EXACT, RATE, SMALL, Paper
+from qac_jax.recipes.msmarco import BERT, DOC2QUERY
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate, EvaluateBeir, Suite
 from qac_jax.stages.extract import Extract
@@ -49,10 +49,8 @@ STRATEGIES: dict[str, dict[str, float]] = {
     },
 }
 WRITTEN = (*_TQGEN, "qgen_d2q", "hybrid_tqgen", "hybrid_tqgen_plus", "hybrid_all")
-# Published documents that pseudo-queries belong to.
-PAQ = {"format": "dpr", "documents": "data:PAQ_passages.tsv", "cut": "none"}
-T0, D2Q = "data:T0_3B", "data:doc2query-all-with_prefix-t5-base-v1"
-LM_ADAPT = "data:t5-small-lm-adapt"
+T0 = "data:T0_3B"
+INBATCH, MOCO = "objectives/augtriever.gin", "objectives/augtriever_moco.gin"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Writing:
     """What writes and scores pseudo-queries."""
 
     generator: Ref = ""  # "": the paper's
-    scorer: Ref = LM_ADAPT
+    scorer: Ref = "data:t5-small-lm-adapt"
     published: Ref = ""  # texts of the generator that are read instead
     draws: int = 1  # of spans
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of Generate
@@ -70,47 +68,41 @@ class Writing:
 
 def pseudo_queries(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
     """The stages that make a strategy's pseudo-queries; "" where training makes them itself."""
-    spans = {"passages": documents, "draws": by.draws}
+    of = {"passages": documents}
+    spans: dict[str, Any] = {"draws": by.draws}
+    likely = {**spans, "method": "plm", "scorer": by.scorer}
     if strategy in ("random_crop", "qext_self"):
         return ""
-    if strategy == "doc_title":
-        return run(Extract, "titles", passages=documents, method="title")
-    if strategy == "doc_anchor":
-        return run(Extract, "anchors", passages=documents, method="anchor")
-    if strategy == "qext_bm25":
-        return run(Extract, "extracted", **spans, method="bm25")
-    if strategy == "qext_plm":
-        return run(Extract, "extracted", **spans, method="plm", scorer=by.scorer)
+    extracted = {
+        "doc_title": ("titles", {"method": "title"}),
+        "doc_anchor": ("anchors", {"method": "anchor"}),
+        "qext_bm25": ("extracted", spans),
+        "qext_plm": ("extracted", likely),
+    }
+    if strategy in extracted:
+        name, how = extracted[strategy]
+        return run(Extract, name, **of, **how)
     generated = _generated(run, strategy, documents, by)
-    if strategy != "hybrid_all":
-        return generated
-    # Each stage keeps the contexts of the one before it.
-    extracted = run(
-        Extract, "extracted", **spans, contexts=generated, method="plm", scorer=by.scorer
-    )
-    return run(Extract, "titles", passages=documents, contexts=extracted, method="title")
+    if strategy == "hybrid_all":  # each stage keeps the contexts of the one before it
+        generated = run(Extract, "extracted", **of, **likely, contexts=generated)
+        generated = run(Extract, "titles", **of, contexts=generated, method="title")
+    return generated
 
 
 def _generated(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
+    given: dict[str, Any] = {"samples": 1}
     if strategy == "paq":
-        given: dict[str, Any] = {"imported": "data:PAQ.metadata.jsonl", "origin": "paq"}
+        given = {"imported": "data:PAQ.metadata.jsonl", "origin": "paq"}
     elif strategy == "qgen_d2q":
-        given = {
-            "generator": by.generator or D2Q,
-            "prefix": "text2query: ",
-            "origin": "qgen_d2q",
-            "samples": 1,
-        }
+        given |= {"generator": by.generator or DOC2QUERY, "origin": "qgen_d2q"}
     else:
         one = strategy.removeprefix("tqgen_")
-        given = {
+        given |= {
             "generator": by.generator or T0,
             "prompts": prompts.tqgen([one] if one in TOPICS and not by.all_prompts else TOPICS),
             "origin": "tqgen_",
             # A title equal to the topic is still the answer to its own prompt.
             "drop_repeats": False,
-            "samples": 1,
-            "method": "sample",
             "top_k": 0,
             "top_p": 0.9,
         }
@@ -122,18 +114,13 @@ def _generated(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
     return run(Generate, "generated", passages=documents, **{**given, **by.options})
 
 
-def reading(weights: Mapping[str, float], crops: float) -> dict[str, Any]:
+def reading(weights: Mapping[str, float], crops: float = 0.0) -> dict[str, Any]:
     """The settings of the examples: strategies by weight, and a share of crops beside them."""
-    return {
-        "strategies": dict(weights),
-        "random_crop_share": crops,
-        "context_words": 256,
-        "max_phrases": 3,
-        "delete": 0.1,
-    }
+    rest = {"context_words": 256, "max_phrases": 3, "delete": 0.1}
+    return {"strategies": dict(weights), "random_crop_share": crops, **rest}
 
 
-# The papers' question sets (QA4 and SQ&EQ) with the rule for their answers.
+# The papers' question sets (QA4 and SQ&EQ).
 QUESTIONS = {
     "nq": "nq-test.csv",
     "triviaqa": "trivia-test.csv",
@@ -160,117 +147,82 @@ def judged(
     text (the released code).
     """
     tables = []
+    read = {"pooling": pooling, "max_length": 512}
     if beir:
-        of_encoder = {"bm25": bm25} if bm25 else {"encoder": encoder}
-        tables.append(
-            run(
-                EvaluateBeir,
-                "beir",
-                beir="data:beir",
-                title=title,
-                pooling=pooling,
-                max_length=512,
-                **of_encoder,
-            )
-        )
+        of = {"bm25": bm25} if bm25 else {"encoder": encoder}
+        tables = [run(EvaluateBeir, "beir", beir="data:beir", title=title, **read, **of)]
     if not questions:
         return
     wikipedia = run(Prepare, "wikipedia", format="dpr", documents="data:psgs_w100.tsv", cut="none")
     if bm25:
         index = run(Bm25, "index", passages=wikipedia)
     else:
-        vectors = run(
-            Embed,
-            "vectors",
-            passages=wikipedia,
-            encoder=encoder,
-            dtype="float16",
-            title="space",
-            pooling=pooling,
-            max_length=512,
+        stored = {"passages": wikipedia, "encoder": encoder, "dtype": "float16"}
+        index = run(
+            Index, "index", vectors=run(Embed, "vectors", title="space", **stored, **read), **EXACT
         )
-        index = run(Index, "index", vectors=vectors, method="exact")
     for name, file in QUESTIONS.items():
         asked = f"data:questions/{file}"
         found = run(Search, f"{name}_run", index=index, queries=asked, k=100)
         rule = {"answers": "regex"} if name == "curatedtrec" else {}
         tables.append(run(Evaluate, name, passages=wikipedia, queries=asked, runs=found, **rule))
-    run(Suite, "table", metrics=",".join(tables))
+    run(Suite, "table", metrics=tables)
 
 
-def _trained(
-    run: Run,
-    documents: Mapping[str, Any],
-    *,
-    strategy: str,
-    loss: str,
-    published: Ref,
-    random_crop_share: float | None,
-    inbatch_mix: float,
-    bert: Ref,
-    steps: int,
-    batch_size: int,
-    seed: int,
-) -> Ref:
-    """Documents, their pseudo-queries, and an encoder."""
-    if strategy == "paq":
-        documents = PAQ
-    if published:
-        documents = {"format": "jsonl", "documents": published, "cut": "none"}
-    texts = run(Prepare, "documents", tokenizer=bert, seed=seed, **documents)
+@dataclasses.dataclass(frozen=True)
+class Judged(Paper):
+    beir: bool = True
+    questions: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class AugTriever(Judged):
+    strategy: str = "random_crop"
+    loss: str = "inbatch"
+    published: str = ""
+    random_crop_share: float | None = None
+    inbatch_mix: float = 0.0
+    corpus: str = "data:enwiki-pages-articles.xml.bz2"
+    bert: str = BERT
+    steps: int = 100_000
+    batch_size: int = 1024
+
+
+def _augtriever(run: Run, p: AugTriever, **documents: Any) -> None:
+    """Documents, their pseudo-queries, an encoder and its metrics."""
+    run.usual(skip_bad=p.skip_bad)
+    if p.strategy == "paq":  # published documents that pseudo-queries belong to
+        documents = {"format": "dpr", "documents": "data:PAQ_passages.tsv", "cut": "none"}
+    if p.published:
+        documents = {"format": "jsonl", "documents": p.published, "cut": "none"}
+    read = {"tokenizer": p.bert, "seed": p.seed}
+    texts = run(Prepare, "documents", **{"documents": p.corpus, **documents}, **read)
     # The paper draws spans anew at every access; here epochs (2 to 8) take turns with five.
-    contexts = pseudo_queries(run, strategy, texts, Writing(published=published, draws=5))
-    crops = random_crop_share
+    contexts = pseudo_queries(run, p.strategy, texts, Writing(published=p.published, draws=5))
+    crops = p.random_crop_share
     if crops is None:
-        crops = 0.5 if loss == "moco" else inbatch_mix  # MoCo's pairs are half crops
-        if strategy.startswith("hybrid"):
+        crops = 0.5 if p.loss == "moco" else p.inbatch_mix  # MoCo's pairs are half crops
+        if p.strategy.startswith("hybrid"):
             crops = 0.0  # the mixture has its own share
-    pairs = run(
-        Tokenize,
-        "pairs",
-        task="augtriever",
-        passages=texts,
-        contexts=contexts,
-        tokenizer=bert,
-        seed=seed,
-    )
-    plus = strategy == "hybrid_tqgen_plus"
-    return run(
+    plus = p.strategy == "hybrid_tqgen_plus"
+    encoder = run(
         Train,
         "encoder",
-        _objective(loss),
-        examples=pairs,
-        init=bert,
-        seed=seed,
-        steps=2 * steps if plus else steps,
-        batch_size=2048 if plus else batch_size,
-        settings=reading(STRATEGIES[strategy], crops),
+        MOCO if p.loss == "moco" else INBATCH,
+        examples=run(
+            Tokenize, "pairs", task="augtriever", passages=texts, contexts=contexts, **read
+        ),
+        init=p.bert,
+        seed=p.seed,
+        steps=2 * p.steps if plus else p.steps,
+        batch_size=2048 if plus else p.batch_size,
+        settings=reading(STRATEGIES[p.strategy], crops),
     )
+    judged(run, encoder, beir=p.beir, questions=p.questions)
 
 
-def _objective(loss: str) -> str:
-    return "objectives/augtriever_moco.gin" if loss == "moco" else "objectives/augtriever.gin"
-
-
-def augtriever_wiki(
-    run: Run,
-    strategy: str = "random_crop",
-    loss: str = "inbatch",
-    published: str = "",
-    random_crop_share: float | None = None,
-    inbatch_mix: float = 0.0,
-    corpus: str = "data:enwiki-pages-articles.xml.bz2",
-    bert: str = BERT,
-    steps: int = 100_000,
-    batch_size: int = 1024,
-    beir: bool = True,
-    questions: bool = True,
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+def augtriever_wiki(run: Run, p: AugTriever) -> None:
     """AugTriever on the paragraphs of Wikipedia, trained by InBatch or MoCo (Meng et al., 2022).
-
-        qac run augtriever_wiki --data_dir DATA --strategy hybrid_tqgen --out out/augtriever_wiki
 
     Strategies: random_crop, qext_self, qext_bm25, qext_plm, doc_title, doc_anchor, tqgen_topic,
     tqgen_title, tqgen_absum, tqgen_exsum, qgen_d2q, paq, hybrid_tqgen, hybrid_tqgen_plus,
@@ -286,49 +238,18 @@ def augtriever_wiki(
     --questions False, overlays/released.gin.
     """
     run.title = "AugTriever: Wikipedia"
-    run.defaults["skip_bad"] = skip_bad
-    encoder = _trained(
-        run,
-        {
-            "format": "wikipedia",
-            "documents": corpus,
-            "cut": "lines",
-            "overshoot": True,
-            "max_tokens": 8,
-            "short_span_probability": 0.0,
-        },
-        strategy=strategy,
-        loss=loss,
-        published=published,
-        random_crop_share=random_crop_share,
-        inbatch_mix=inbatch_mix,
-        bert=bert,
-        steps=steps,
-        batch_size=batch_size,
-        seed=seed,
-    )
-    judged(run, encoder, beir=beir, questions=questions)
+    lines = {"cut": "lines", "overshoot": True, "max_tokens": 8, "short_span_probability": 0.0}
+    _augtriever(run, p, format="wikipedia", **lines)
 
 
-def augtriever_cc(
-    run: Run,
-    strategy: str = "random_crop",
-    loss: str = "inbatch",
-    published: str = "",
-    random_crop_share: float | None = None,
-    inbatch_mix: float = 0.0,
-    corpus: str = "data:pile",
-    bert: str = BERT,
-    steps: int = 100_000,
-    batch_size: int = 0,
-    beir: bool = True,
-    questions: bool = True,
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class CommonCrawl(AugTriever):
+    corpus: str = "data:pile"
+    batch_size: int = 0
+
+
+def augtriever_cc(run: Run, p: CommonCrawl) -> None:
     """AugTriever on Common Crawl (the Pile's CC part), trained by InBatch or MoCo.
-
-        qac run augtriever_cc --data_dir DATA --strategy hybrid_tqgen --out out/augtriever_cc
 
     The corpus is JSON lines with meta.pile_set_name, of which Pile-CC is read. Documents are not
     cut; every epoch draws a window of 256 words of each. QGen, TQGen and hybrid strategies train
@@ -338,45 +259,30 @@ def augtriever_cc(
     Commonly overridden: see augtriever_wiki.
     """
     run.title = "AugTriever: Common Crawl"
-    run.defaults["skip_bad"] = skip_bad
-    encoder = _trained(
-        run,
-        {"format": "jsonl", "documents": corpus, "options": "source=Pile-CC", "cut": "none"},
-        strategy=strategy,
-        loss=loss,
-        published=published,
-        random_crop_share=random_crop_share,
-        inbatch_mix=inbatch_mix,
-        bert=bert,
-        steps=steps,
-        batch_size=batch_size or (2048 if strategy in WRITTEN else 1024),
-        seed=seed,
-    )
-    judged(run, encoder, beir=beir, questions=questions)
+    batch = p.batch_size or (2048 if p.strategy in WRITTEN else 1024)
+    p = dataclasses.replace(p, batch_size=batch)
+    _augtriever(run, p, format="jsonl", options="source=Pile-CC", cut="none")
 
 
 # Training further: a small rate. The paper does not state a warm-up; here a tenth of the steps.
-FURTHER = {
-    "optimizers.Optimizer.learning_rate": 1e-5,
-    "optimizers.Optimizer.warmup_steps": 0,
-    "optimizers.Optimizer.warmup_ratio": 0.1,
-}
+WARMUP = {"optimizers.Optimizer.warmup_steps": 0, "optimizers.Optimizer.warmup_ratio": 0.1}
+FURTHER = {RATE: 1e-5, **WARMUP}
 
 
-def augtriever_adaptation(
-    run: Run,
-    encoder: str,
-    target: str = "data:beir/scifact",
-    strategy: str = "tqgen_topic",
-    generator: str = T0,
-    vocabulary: str = BERT,
-    steps: int = 5000,
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Adaptation(Paper):
+    encoder: str = dataclasses.field(kw_only=True)
+    target: str = "data:beir/scifact"
+    strategy: str = "tqgen_topic"
+    generator: str = T0
+    vocabulary: str = BERT
+    steps: int = 5000
+
+
+def augtriever_adaptation(run: Run, p: Adaptation) -> None:
     """AugTriever's domain adaptation: topics of a target corpus train an encoder further.
 
-        qac run augtriever_adaptation --data_dir DATA --encoder out/augtriever_wiki/encoder \\
+        qac run augtriever_adaptation --data_dir DATA --encoder out/augtriever_wiki/encoder \
           --target data:beir/scifact --out out/adapted_scifact
 
     5,000 steps of InBatch, 1e-5, batches of 1,024.
@@ -385,46 +291,38 @@ def augtriever_adaptation(
     Commonly overridden: --generator, --strategy, --steps, --vocabulary.
     """
     run.title = "AugTriever: domain adaptation"
-    run.defaults["skip_bad"] = skip_bad
-    documents = run(Prepare, "documents", format="beir", documents=target, cut="none")
-    contexts = pseudo_queries(run, strategy, documents, Writing(generator))
+    run.usual(skip_bad=p.skip_bad)
+    documents = run(Prepare, "documents", format="beir", documents=p.target, cut="none")
+    contexts = pseudo_queries(run, p.strategy, documents, Writing(p.generator))
+    read = {"passages": documents, "contexts": contexts, "tokenizer": p.vocabulary}
     adapted = run(
         Train,
         "encoder",
-        "objectives/augtriever.gin",
-        examples=run(
-            Tokenize,
-            "pairs",
-            task="augtriever",
-            passages=documents,
-            contexts=contexts,
-            tokenizer=vocabulary,
-        ),
-        init=encoder,
-        seed=seed,
-        steps=steps,
-        settings=reading(STRATEGIES[strategy], 0.0),
+        INBATCH,
+        examples=run(Tokenize, "pairs", task="augtriever", **read),
+        init=p.encoder,
+        seed=p.seed,
+        steps=p.steps,
+        settings=reading(STRATEGIES[p.strategy]),
         bind=FURTHER,
     )
-    run(EvaluateBeir, "figures", beir=target, encoder=adapted, title="marked", max_length=512)
+    run(EvaluateBeir, "figures", beir=p.target, encoder=adapted, title="marked", max_length=512)
 
 
-def augtriever_finetuning(
-    run: Run,
-    encoder: str,
-    vocabulary: str = BERT,
-    corpus: str = "data:msmarco",
-    train_queries: str = "data:msmarco/queries.jsonl",
-    train_qrels: str = "data:msmarco/qrels/train.tsv",
-    steps: int = 20_000,
-    beir: bool = True,
-    questions: bool = True,
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class OnMarco(Judged):
+    encoder: str = dataclasses.field(kw_only=True)
+    vocabulary: str = BERT
+    corpus: str = "data:msmarco"
+    train_queries: str = "data:msmarco/queries.jsonl"
+    train_qrels: str = "data:msmarco/qrels/train.tsv"
+    steps: int = 20_000
+
+
+def augtriever_finetuning(run: Run, p: OnMarco) -> None:
     """AugTriever's fine-tuning on MS MARCO: 20,000 steps of InBatch, 1e-5, batches of 1,024.
 
-        qac run augtriever_finetuning --data_dir DATA --encoder out/augtriever_cc/encoder \\
+        qac run augtriever_finetuning --data_dir DATA --encoder out/augtriever_cc/encoder \
           --out out/augtriever_msmarco
 
     Each query with its passage and one random passage; each epoch draws one of those stored for it.
@@ -434,33 +332,29 @@ def augtriever_finetuning(
     Commonly overridden: --corpus, --train_queries, --train_qrels, --steps, --vocabulary.
     """
     run.title = "AugTriever: fine-tuning on MS MARCO"
-    run.defaults["skip_bad"] = skip_bad
-    passages = run(Prepare, "passages", format="beir", documents=corpus, cut="none")
-    triples = run(
-        Tokenize,
-        "triples",
-        task="triples",
-        passages=passages,
-        queries=train_queries,
-        qrels=train_qrels,
-        tokenizer=vocabulary,
-        random_negatives=40,
-        title="separate",
-    )
+    run.usual(skip_bad=p.skip_bad)
+    known = {"queries": p.train_queries, "qrels": p.train_qrels, "tokenizer": p.vocabulary}
     retriever = run(
         Train,
         "retriever",
-        "objectives/augtriever.gin",
-        examples=triples,
-        init=encoder,
-        seed=seed,
+        INBATCH,
+        examples=_with_random(run, "passages", p.corpus, title="separate", **known),
+        init=p.encoder,
+        seed=p.seed,
         kind="triples",
         settings={"n_passages": 2},
         lengths={"query": 192, "passages": 192},
-        steps=steps,
+        steps=p.steps,
         bind=FURTHER,
     )
-    judged(run, retriever, beir=beir, questions=questions)
+    judged(run, retriever, beir=p.beir, questions=p.questions)
+
+
+def _with_random(run: Run, name: str, corpus: Ref, **known: Any) -> Ref:
+    """Judged queries, each with passages drawn at random."""
+    passages = run(Prepare, name, format="beir", documents=corpus, cut="none")
+    drawn = {"passages": passages, "random_negatives": 40}
+    return run(Tokenize, "triples", task="triples", **drawn, **known)
 
 
 def augtriever_evaluation(
@@ -473,7 +367,7 @@ def augtriever_evaluation(
 ) -> None:
     """A row of AugTriever's Table 1 for a finished encoder, or for BM25.
 
-        qac run augtriever_evaluation --data_dir DATA --encoder data:contriever --pooling mean \\
+        qac run augtriever_evaluation --data_dir DATA --encoder data:contriever --pooling mean \
           --out out/contriever
 
     nDCG@10 on BEIR and MS MARCO, hit-rates on the six question sets, and their averages. For
@@ -484,7 +378,7 @@ def augtriever_evaluation(
     Commonly overridden: --pooling (of a folder that does not say it), --questions False.
     """
     run.title = "AugTriever's evaluation"
-    run.defaults["skip_bad"] = skip_bad
+    run.usual(skip_bad=skip_bad)
     judged(run, encoder, title="space", pooling=pooling, questions=questions, bm25=bm25)
 
 
@@ -513,8 +407,6 @@ _STACKS = (
 def augtriever_baselines() -> Grid:
     """The baseline rows of AugTriever's Table 1: BM25, and Contriever, Spider and SPAR from
     folders.
-
-        qac run augtriever_baselines --data_dir DATA --out out/baselines
 
     The summary has BEIR's sets; the stage `table` of every system has all columns.
 
@@ -564,44 +456,53 @@ def augtriever_adaptation_grid() -> Grid:
     )
 
 
-# Our generators: the tail of a small model's distribution is noise, and it repeats itself.
-SUMMARISER = {"top_k": 25, "temperature": 0.3, "no_repeat_ngram": 2}
-ASKER = {
-    "title": "space",
-    "max_tokens": 24,
-    "top_p": 0.8,
-    "temperature": 0.6,
-    "no_repeat_ngram": 2,
-    "precision": "fast",
-}
+@dataclasses.dataclass(frozen=True)
+class Small:
+    strategy: str = "random_crop"
+    loss: str = "inbatch"
+    weights: Mapping[str, float] | None = None
+    random_crop_share: float = 0.0
+    round_trip: int = 0
+    bm25: bool = False
+    minilm: bool = False
+    trained: bool = True
+    rate: float = 0.0
+    adapted_to: str = ""
+    adapted_steps: int = 100
+    finetuned_on: str = ""
+    finetuned_steps: int = 200
+    summariser: str = "shipped:tqgen"
+    asker: str = "shipped:qgen"
+    scorer: str = ""
+    packages: str = "numpy,optax,flax,nltk"
+    folders: str = "data:wikisquad,data:tales,data:scifact"
+    judged_in: str = "data:"
+    steps: int = 100
+    start_steps: int = 300
+    batch_size: int = 64
+    seed: int = 0
+
+    @property
+    def writing(self) -> Writing:
+        """Our generators: the tail of a small model's distribution is noise, and it repeats itself;
+        max_input is the length that they were trained with."""
+        options: dict[str, Any] = {"max_input": 128, "no_repeat_ngram": 2}
+        asks = self.strategy == "qgen_d2q"
+        if asks:
+            options |= {"title": "space", "max_tokens": 24, "precision": "fast"}
+            options |= {"top_p": 0.8, "temperature": 0.6}
+        else:
+            options |= {"top_k": 25, "temperature": 0.3}
+        return Writing(
+            self.asker if asks else self.summariser,
+            self.scorer or self.summariser,
+            options=options if self.strategy in WRITTEN else {},
+            all_prompts=True,
+            round_trip=self.round_trip,
+        )
 
 
-def augtriever_small(
-    run: Run,
-    strategy: str = "random_crop",
-    loss: str = "inbatch",
-    weights: Mapping[str, float] | None = None,
-    random_crop_share: float = 0.0,
-    round_trip: int = 0,
-    bm25: bool = False,
-    minilm: bool = False,
-    trained: bool = True,
-    rate: float = 0.0,
-    adapted_to: str = "",
-    adapted_steps: int = 100,
-    finetuned_on: str = "",
-    finetuned_steps: int = 200,
-    summariser: str = "shipped:tqgen",
-    asker: str = "shipped:qgen",
-    scorer: str = "",
-    packages: str = "numpy,optax,flax,nltk",
-    folders: str = "data:wikisquad,data:tales,data:scifact",
-    judged_in: str = "data:",
-    steps: int = 100,
-    start_steps: int = 300,
-    batch_size: int = 64,
-    seed: int = 0,
-) -> None:
+def augtriever_small(run: Run, p: Small) -> None:
     """AugTriever at small size, on two cores.
 
         qac run augtriever_small --data_dir DATA --strategy tqgen_topic --out out/augtriever_small
@@ -622,117 +523,70 @@ def augtriever_small(
     questions do), augtriever.MoCo.queue_size, the model (--gin_file models/bert_mini.gin).
     """
     run.title = "AugTriever at small size"
-    if minilm:
-        run.defaults["precision"] = "fast"
-    docstrings = run(Prepare, "docstrings", format="python_docs", packages=packages, shards=1)
+    if p.minilm:
+        run.usual(precision="fast")
+    docstrings = run(Prepare, "docstrings", format="python_docs", packages=p.packages, shards=1)
     # Only the corpus of each collection is used: two collections share ids, and the questions must
     # not be seen. Passages are documents, not cut further.
-    union = run(Unite, "union", collections=folders)
-    documents = run(
-        Prepare,
-        "documents",
-        format="jsonl",
-        documents=f"{docstrings}/passages-00000-of-00001.jsonl,{union}/corpus.jsonl",
-        shards=4,
-        cut="none",
-    )
-    encoder = vocabulary = "shipped:minilm"
-    if not minilm:
-        vocabulary = "wordpiece-16k"
-        encoder = "" if bm25 else _start(run, documents, start_steps, seed)
-    written = strategy in WRITTEN
-    asks = strategy == "qgen_d2q"
-    contexts = pseudo_queries(
-        run,
-        strategy,
-        documents,
-        Writing(
-            asker if asks else summariser,
-            scorer or summariser,
-            # The length that our generators were trained with.
-            options={**(ASKER if asks else SUMMARISER), "max_input": 128} if written else {},
-            all_prompts=True,
-            round_trip=round_trip,
-        ),
-    )
-    usual = {"steps": steps, "batch_size": batch_size, "seed": seed}
-    if trained and not bm25:
-        pairs = run(
-            Tokenize,
-            "pairs",
-            task="augtriever",
-            passages=documents,
-            contexts=contexts,
-            tokenizer=vocabulary,
+    union = run(Unite, "union", collections=p.folders)
+    texts = [f"{docstrings}/passages-00000-of-00001.jsonl", f"{union}/corpus.jsonl"]
+    documents = run(Prepare, "documents", format="jsonl", documents=texts, shards=4, cut="none")
+    encoder = "" if p.bm25 else "shipped:minilm"
+    if not p.minilm and not p.bm25:
+        encoder = run(
+            Train,
+            "start",
+            "objectives/mlm.gin",
+            SMALL,
+            examples=run(Tokenize, "texts", task="mlm", passages=documents),
+            seed=p.seed,
+            settings={},
+            lengths={"tokens": 128},
+            steps=p.start_steps,
         )
+    contexts = pseudo_queries(run, p.strategy, documents, p.writing)
+    if p.trained and not p.bm25:
+        read = {"tokenizer": "shipped:minilm"} if p.minilm else {}
+        paired = {"passages": documents, "contexts": contexts, **read}
         encoder = _small(
             run,
+            p,
             "encoder",
-            _objective(loss),
-            rate or (5e-5 if minilm else 1e-3),
-            examples=pairs,
+            MOCO if p.loss == "moco" else INBATCH,
+            rate=p.rate or (5e-5 if p.minilm else 1e-3),
+            examples=run(Tokenize, "pairs", task="augtriever", **paired),
             init=encoder,
-            settings=reading(weights or STRATEGIES[strategy], random_crop_share),
-            **usual,
+            settings=reading(p.weights or STRATEGIES[p.strategy], p.random_crop_share),
         )
-    if adapted_to:
-        encoder = _adapted(run, adapted_to, encoder, summariser, {**usual, "steps": adapted_steps})
-    if finetuned_on:
-        encoder = _asked(run, finetuned_on, encoder, {**usual, "steps": finetuned_steps})
-    of_encoder = {"bm25": "anserini"} if bm25 else {"encoder": encoder, "max_length": 96}
-    run(EvaluateBeir, "figures", beir=judged_in, depth=100, **of_encoder)
+    if p.adapted_to:
+        encoder = _adapted(run, p, encoder)
+    if p.finetuned_on:
+        encoder = _asked(run, p, encoder)
+    of = {"bm25": "anserini"} if p.bm25 else {"encoder": encoder, "max_length": 96}
+    run(EvaluateBeir, "figures", beir=p.judged_in, depth=100, **of)
 
 
-def _start(run: Run, documents: Ref, steps: int, seed: int) -> Ref:
-    """A small BERT by masked-language modelling."""
-    return run(
-        Train,
-        "start",
-        "objectives/mlm.gin",
-        TINY,
-        examples=run(Tokenize, "texts", task="mlm", passages=documents),
-        seed=seed,
-        settings={},
-        lengths={"tokens": 128},
-        steps=steps,
-        batch_size=32,
-        bind={**NO_DROPOUT, "optimizers.Optimizer.learning_rate": 1e-3},
-    )
-
-
-def _small(run: Run, name: str, objective: str, rate: float, **settings: Any) -> Ref:
+def _small(
+    run: Run, p: Small, name: str, objective: str = INBATCH, *, rate: float = 2e-4, **given: Any
+) -> Ref:
     """Trains an encoder in a few steps.
 
-    Vectors are normalised, in training and in search: with dot products over 0.05, a few steps at
-    this learning rate learn next to nothing (random_crop: MRR@10 .006 on wikisquad instead of
-    .141). Docstrings are short: a queue of 16,384 keys would hold most of the corpus.
+    Docstrings are short: a queue of 16,384 keys would hold most of the corpus.
     """
-    return run(
-        Train,
-        name,
-        objective,
-        TINY,
-        **{"lengths": {"passage": 96, "context": 48}, **settings},
-        bind={
-            **NO_DROPOUT,
-            **MEANS,
-            "augtriever.MoCo.queue_size": 2048,
-            "augtriever.MoCo.momentum": 0.99,
-            "optimizers.Optimizer.learning_rate": rate,
-            "optimizers.Optimizer.warmup_steps": 0,
-            "optimizers.Optimizer.warmup_ratio": 0.1,
-        },
-    )
+    usual = {"lengths": {"passage": 96, "context": 48}, "steps": p.steps, "seed": p.seed}
+    queue = {"augtriever.MoCo.queue_size": 2048, "augtriever.MoCo.momentum": 0.99}
+    given = {**usual, "batch_size": p.batch_size, **given}
+    return run(Train, name, objective, SMALL, **given, bind={**queue, RATE: rate, **WARMUP})
 
 
-def _adapted(run: Run, target: Ref, encoder: Ref, generator: Ref, usual: Mapping[str, Any]) -> Ref:
+def _adapted(run: Run, p: Small, encoder: Ref) -> Ref:
     """Topics of a collection train the encoder further, by InBatch (the paper's Table 2)."""
-    texts = run(Prepare, "target", format="beir", documents=target, cut="none")
+    texts = run(Prepare, "target", format="beir", documents=p.adapted_to, cut="none")
     topics = run(
         Generate,
         "target_topics",
         passages=texts,
-        generator=generator,
+        generator=p.summariser,
         prompts=prompts.tqgen(["topic"]),
         origin="tqgen_",
         max_input=128,
@@ -742,42 +596,25 @@ def _adapted(run: Run, target: Ref, encoder: Ref, generator: Ref, usual: Mapping
         top_p=0.9,
     )
     pairs = run(Tokenize, "target_pairs", task="augtriever", passages=texts, contexts=topics)
-    return _small(
-        run,
-        "adapted",
-        "objectives/augtriever.gin",
-        2e-4,
-        examples=pairs,
-        init=encoder,
-        settings=reading({"tqgen_topic": 1.0}, 0.0),
-        **usual,
-    )
+    trained: dict[str, Any] = {"examples": pairs, "init": encoder, "steps": p.adapted_steps}
+    return _small(run, p, "adapted", **trained, settings=reading({"tqgen_topic": 1.0}))
 
 
-def _asked(run: Run, collection: Ref, encoder: Ref, usual: Mapping[str, Any]) -> Ref:
+def _asked(run: Run, p: Small, encoder: Ref) -> Ref:
     """Training questions of a collection, each with one random negative, do (its Table 3)."""
-    passages = run(Prepare, "asked", format="beir", documents=collection, cut="none")
-    triples = run(
-        Tokenize,
-        "triples",
-        task="triples",
-        passages=passages,
-        queries=f"{collection}/queries.jsonl",
-        qrels=f"{collection}/qrels/train.tsv",
-        random_negatives=40,
-        title="space",
-    )
+    collection = p.finetuned_on
+    files = {"queries": f"{collection}/queries.jsonl", "qrels": f"{collection}/qrels/train.tsv"}
     return _small(
         run,
+        p,
         "finetuned",
-        "objectives/augtriever.gin",
-        2e-4,
-        examples=triples,
+        examples=_with_random(run, "asked", collection, title="space", **files),
         init=encoder,
         kind="triples",
         settings={"n_passages": 2},
         lengths={"query": 32, "passages": 128},
-        **{**usual, "batch_size": 64},
+        steps=p.finetuned_steps,
+        batch_size=64,
     )
 
 
@@ -800,8 +637,6 @@ _SHARES = {"": {"random_crop_share": 0.0}, "half": {"random_crop_share": 0.5}}
 def augtriever_small_grid() -> Grid:
     """AugTriever's Table 1 at small size: augtriever_small with every strategy, by InBatch and
     MoCo.
-
-        qac run augtriever_small_grid --data_dir DATA --out out/augtriever_small_grid
 
     Alone and with half of the pairs crops ("half"); then hybrid_tqgen_moco adapted to each
     collection and fine-tuned on questions of wikisquad; BM25 for comparison. Documents, the MLM
@@ -841,8 +676,6 @@ def augtriever_small_grid() -> Grid:
 
 def augtriever_minilm_grid() -> Grid:
     """augtriever_small_grid from MiniLM instead of an encoder that has read 300 batches.
-
-        qac run augtriever_minilm_grid --data_dir DATA --out out/augtriever_minilm
 
     Which pseudo-queries keep or improve a start that can search already? MiniLM as it is, and
     trained for as many steps on crops, on spans, on titles and on questions, all or those that find

@@ -2,226 +2,164 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
-from qac_jax.recipes.finetuning import Finetuning, Task, indexed, two_rounds
+from qac_jax.recipes.finetuning import RATE, SMALL, Finetuning, Task, judged, two_rounds
 from qac_jax.stages.evaluate import Evaluate, EvaluateBeir
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.questions import Collect
-from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 
 
 MEASURES = ("mrr@10", "ndcg@10", "hit@1", "recall@100")
-TINY = "models/bert_tiny.gin"
-# A few steps of a small model do not overfit.
-NO_DROPOUT = {"bert.BertConfig.hidden_dropout": 0.0, "bert.BertConfig.attention_dropout": 0.0}
-# Vectors are means of tokens, compared by cosine, in pre-training and fine-tuning: an untrained
-# [CLS] learns next to nothing in these few steps (MRR@10 .04 instead of .24).
-MEANS = {"encoders.DualEncoderConfig.pooling": "mean", "encoders.DualEncoderConfig.normalize": True}
-_POOLED: Mapping[str, Mapping[str, Any]] = {
-    "cotmae": {"cotmae.CotMae.pooling": "mean"},
-    "cocondenser": {
-        "cocondenser.CoCondenser.pooling": "mean",
-        "cocondenser.CoCondenser.normalize": True,
-        "cocondenser.CoCondenser.temperature": 0.05,
-    },
-    "retromae": {"retromae.RetroMae.pooling": "mean"},
-    "dupmae": {"dupmae.DupMae.pooling": "mean"},
-}
+# Each query is seen only a few times, and there are some thousand passages.
+MINING = {"keep": 8, "depth": 30}
 
 
-def context_settings(contexts: str, queries: int) -> Mapping[str, Any] | None:
-    """How contexts of this kind are chosen (Table 4 of the paper: queries and passages mixed)."""
-    chosen: dict[str, Mapping[str, Any]] = {
-        "passage_query": {"queries": queries},
-        "passage_passage": {"sorts": ["random", "nearby", "overlap"]},
-        "two_spans": {},
-        "mixed": {
-            "queries": queries,
-            "probabilities": {"query": 0.5, "random": 0.1667, "nearby": 0.1667, "overlap": 0.1667},
-        },
-    }
-    return chosen.get(contexts)
+@dataclasses.dataclass(frozen=True)
+class Small:
+    """Parameters of a small BERT on one collection."""
+
+    objective: str = "cotmae"
+    contexts: str = "passage_query"
+    pretraining: bool = True
+    init: str = ""
+    contexts_of: str = ""
+    generator: str = "shipped:qgen"
+    queries: int = 5
+    samples: int = 4
+    round_trip: int = 10
+    mlm_steps: int = 1000
+    pretraining_steps: int = 300
+    finetuning_steps: int = 300
+    passage_tokens: int = 80
+    context_tokens: int = 20
+    n_passages: int = 2
+    negatives_2: str = "mined+bm25"
+    seed: int = 0
+
+    @property
+    def finetuning(self) -> Finetuning:
+        schedule = {"epochs": 0.0, "steps": self.finetuning_steps, "batch_size": 32}
+        return Finetuning(self.n_passages, self.seed, [SMALL], {RATE: 1e-3}, schedule)
+
+    def reading(self, contexts: str) -> dict[str, Any]:
+        """How contexts of this kind are chosen (Table 4 of the paper: queries and passages mixed).
+
+        Contexts "mlm": a passage is its own context, as RetroMAE and DupMAE are published.
+        """
+        if contexts == "mlm":
+            lengths = {"tokens": self.passage_tokens}
+            return {"kind": contexts, "settings": None, "lengths": lengths}
+        sorts = ("random", "nearby", "overlap")
+        mixed = {"query": 0.5, **dict.fromkeys(sorts, 0.1667)}
+        settings: dict[str, Mapping[str, Any]] = {
+            "passage_query": {"queries": self.queries},
+            "passage_passage": {"sorts": [*sorts]},
+            "two_spans": {},
+            "mixed": {"queries": self.queries, "probabilities": mixed},
+        }
+        of_query = contexts == "passage_query"
+        length = self.context_tokens if of_query else self.passage_tokens
+        return {
+            "kind": contexts,
+            "settings": settings.get(contexts),
+            "lengths": {"passage": self.passage_tokens, "context": length},
+        }
 
 
 def collection(run: Run) -> Task:
     """Passages and questions of the data folder."""
     passages = run(Prepare, "passages", format="beir", documents=run.data)
     questions = run(Collect, "questions", collection=run.data, passages=passages, train="judged")
-    return Task(
-        passages=passages,
-        train_queries=f"{questions}/train_queries.jsonl",
-        train_qrels=f"{questions}/train.tsv",
-        test_queries=f"{questions}/test_queries.jsonl",
-        test_qrels=f"{questions}/test.tsv",
-        passage_length=80,
-        depth=100,
-    )
+    train, test = judged(questions, "train"), judged(questions, "test")
+    return Task(passages, train, test, passage_length=80, depth=100)
 
 
-def base(run: Run, passages: Ref, steps: int, tokens: int) -> Ref:
-    """A small BERT, trained by masked-language modelling on the passages."""
-    words = run(Tokenize, "words", task="mlm", passages=passages)
-    return run(
-        Train,
-        "base",
-        "objectives/mlm.gin",
-        TINY,
-        examples=words,
-        lengths={"tokens": tokens},
-        steps=steps,
-        batch_size=32,
-        microbatch=0,
-        bind={**NO_DROPOUT, "optimizers.Optimizer.learning_rate": 1e-3},
-    )
+def start(run: Run, p: Small, passages: Ref) -> tuple[Ref, Ref]:
+    """A small BERT, trained by masked-language modelling on the passages, and queries for all of
+    them, those for which BM25 finds their passage; as far as neither is given."""
+    init, contexts = p.init, p.contexts_of
+    if not init:
+        init = run(
+            Train,
+            "base",
+            "objectives/mlm.gin",
+            SMALL,
+            examples=run(Tokenize, "words", task="mlm", passages=passages),
+            lengths={"tokens": p.passage_tokens},
+            steps=p.mlm_steps,
+        )
+    if not contexts:
+        contexts = run(
+            Generate,
+            "contexts",
+            passages=passages,
+            generator=p.generator,
+            max_input=192,
+            title="space",
+            index="stage:bm25",
+            round_trip=p.round_trip,
+            samples=p.samples,
+            **ASKING,
+        )
+    return init, contexts
 
 
-def generated(run: Run, passages: Ref, generator: str, samples: int, round_trip: int) -> Ref:
-    """Queries for all passages, those for which BM25 finds their passage."""
-    return run(
-        Generate,
-        "contexts",
-        passages=passages,
-        generator=generator,
-        max_input=192,
-        title="space",
-        index="stage:bm25",
-        round_trip=round_trip,
-        samples=samples,
-        max_tokens=32,
-        temperature=0.6,
-        top_p=0.8,
-        no_repeat_ngram=2,  # a small T5 repeats itself otherwise
-    )
+# Queries of a small generator, which repeats itself otherwise.
+ASKING = {"max_tokens": 32, "temperature": 0.6, "top_p": 0.8, "no_repeat_ngram": 2}
 
 
-def pretrained(
-    run: Run,
-    objective: str,
-    contexts: str,
-    *,
-    examples: Ref,
-    init: Ref,
-    steps: int,
-    queries: int,
-    passage_tokens: int,
-    context_tokens: int,
-    seed: int,
-) -> Ref:
-    """Further pre-training: the same examples, steps and rate whatever the context and objective.
-
-    Contexts "mlm": a passage is its own context, as RetroMAE and DupMAE are published.
-    """
-    own = contexts == "mlm"
-    of_context = context_tokens if contexts == "passage_query" else passage_tokens
-    pair = {"passage": passage_tokens, "context": of_context}
+def pretrained(run: Run, p: Small, init: Ref, examples: Ref) -> Ref:
+    """Further pre-training, as long and as fast whatever the context and objective."""
     return run(
         Train,
         "encoder",
-        f"objectives/{objective}.gin",
-        TINY,
+        f"objectives/{p.objective}.gin",
+        SMALL,
         examples=examples,
         init=init,
-        seed=seed,
-        kind=contexts,
-        settings=context_settings(contexts, queries),
-        lengths={"tokens": passage_tokens} if own else pair,
-        separate_documents=contexts != "two_spans",  # where an example is a document
-        steps=steps,
-        batch_size=32,
-        microbatch=0,
-        bind={**NO_DROPOUT, **_POOLED[objective], "optimizers.Optimizer.learning_rate": 1e-3},
+        seed=p.seed,
+        separate_documents=p.contexts != "two_spans",  # where an example is a document
+        steps=p.pretraining_steps,
+        **p.reading(p.contexts),
     )
 
 
-def finetuning(steps: int, n_passages: int, seed: int) -> Finetuning:
-    """Few steps of a small model."""
-    return Finetuning(
-        n_passages,
-        seed,
-        files=[TINY],
-        schedule={"epochs": 0.0, "steps": steps, "batch_size": 32},
-        bind={
-            **NO_DROPOUT,
-            **MEANS,
-            "finetune.Finetune.temperature": 0.05,
-            "optimizers.Optimizer.learning_rate": 1e-3,
-        },
-    )
+def finished(run: Run, p: Small, task: Task, encoder: Ref, contexts: Ref) -> list[str]:
+    """Both retrievers, BM25 with generated queries, and the encoder's own vectors, of texts as
+    pre-training read them; the names of the runs."""
+    two_rounds(run, task, encoder, p.finetuning, p.negatives_2, mining=MINING)
+    read = {"title": "none", "max_length": task.passage_length}
+    task.searched(run, "{}_0", encoder, pooling="mean", normalize="yes", **read)
+    words = {"passages": task.passages, "expand": contexts, "queries_each": p.queries}
+    task.search(run, "run_expanded", run(Bm25, "bm25_expanded", **words))
+    return ["run_bm25", "run_expanded", "run_0", "run_1", "run_2"]
 
 
-# Each query is seen only a few times, and there are some thousand passages.
-MINING = {"keep": 8, "depth": 30}
-
-
-def before_finetuning(run: Run, task: Task, encoder: Ref) -> None:
-    """The encoder's own vectors, of texts as pre-training read them."""
-    index = indexed(
-        run,
-        "_0",
-        encoder,
-        task.passages,
-        pooling="mean",
-        normalize="yes",
-        title="none",
-        max_length=task.passage_length,
-    )
-    run(Search, "run_0", index=index, queries=task.test_queries, k=task.depth)
-
-
-def expanded(run: Run, task: Task, contexts: Ref, queries: int) -> None:
-    """BM25 over passages with their generated queries."""
-    index = run(
-        Bm25, "bm25_expanded", passages=task.passages, expand=contexts, queries_each=queries
-    )
-    run(Search, "run_expanded", index=index, queries=task.test_queries, k=task.depth)
-
-
-def judged(run: Run, task: Task, names: Sequence[str]) -> None:
+def evaluated(run: Run, task: Task, names: Sequence[str]) -> None:
     """The metrics of these runs."""
-    run(
-        Evaluate,
-        "metrics",
-        runs=",".join(f"stage:{name}" for name in names),
-        qrels=task.test_qrels,
-        permutations=1000,
-        measures=MEASURES,
-    )
+    runs = [f"stage:{name}" for name in names]
+    judging = {"qrels": task.test["qrels"], "permutations": 1000, "measures": MEASURES}
+    run(Evaluate, "metrics", runs=runs, **judging)
 
 
-def claim_cell(
-    run: Run,
-    objective: str = "cotmae",
-    contexts: str = "passage_query",
-    pretraining: bool = True,
-    init: str = "",
-    contexts_of: str = "",
-    generator: str = "shipped:qgen",
-    queries: int = 5,
-    samples: int = 4,
-    round_trip: int = 10,
-    elsewhere: str = "",
-    mlm_steps: int = 1000,
-    pretraining_steps: int = 300,
-    finetuning_steps: int = 300,
-    passage_tokens: int = 80,
-    context_tokens: int = 20,
-    n_passages: int = 2,
-    negatives_2: str = "mined+bm25",
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Cell(Small):
+    elsewhere: str = ""
+
+
+def claim_cell(run: Run, p: Cell) -> None:
     """One cell of the first claim: does an encoder that was pre-trained with queries retrieve
     better?
-
-        qac run claim_cell --data_dir DATA --out out/cell
 
     A small BERT, with or without further pre-training on the collection's passages, is fine-tuned
     to retrievers 1 and 2 on the training questions; both are judged on the test questions.
@@ -238,39 +176,19 @@ def claim_cell(
     """
     run.title = "One cell of the claim"
     task = collection(run)
-    if not init:
-        init = base(run, task.passages, mlm_steps, passage_tokens)
-    if not contexts_of:
-        contexts_of = generated(run, task.passages, generator, samples, round_trip)
-    encoder = init
-    if pretraining:
+    encoder, contexts = start(run, p, task.passages)
+    if p.pretraining:
         examples = "stage:words"
-        if contexts != "mlm":
-            examples = run(
-                Tokenize, "pairs", task=contexts, passages=task.passages, contexts=contexts_of
-            )
-        encoder = pretrained(
-            run,
-            objective,
-            contexts,
-            examples=examples,
-            init=init,
-            steps=pretraining_steps,
-            queries=queries,
-            passage_tokens=passage_tokens,
-            context_tokens=context_tokens,
-            seed=seed,
-        )
-    how = finetuning(finetuning_steps, n_passages, seed)
-    two_rounds(run, task, encoder, how, negatives_2=negatives_2, mining=MINING)
-    before_finetuning(run, task, encoder)
-    expanded(run, task, contexts_of, queries)
-    judged(run, task, ["run_bm25", "run_expanded", "run_0", "run_1", "run_2"])
-    if elsewhere:
+        if p.contexts != "mlm":
+            paired = {"passages": task.passages, "contexts": contexts}
+            examples = run(Tokenize, "pairs", task=p.contexts, **paired)
+        encoder = pretrained(run, p, encoder, examples)
+    evaluated(run, task, finished(run, p, task, encoder, contexts))
+    if p.elsewhere:
         run(
             EvaluateBeir,
             "elsewhere",
-            beir=elsewhere,
+            beir=p.elsewhere,
             encoder="stage:retriever_1",
             max_length=task.passage_length,
             measures=MEASURES,
@@ -303,8 +221,6 @@ def _grid(title: str, systems: Mapping[str, Mapping[str, Any]], **more: Any) -> 
 def claim_qac() -> Grid:
     """The first claim of query-as-context pre-training: what are queries as contexts worth?
 
-        qac run claim_qac --data_dir DATA --out out/claim
-
     The same small BERT with no further pre-training, and with passages (each objective's own
     baseline: RetroMAE's and DupMAE's is the passage itself, beside it CoT-MAE's pairs for
     RetroMAE), queries, or both as contexts; the same numbers of examples and steps, three seeds;
@@ -335,8 +251,6 @@ def claim_qac() -> Grid:
 def claim_qac_decoders() -> Grid:
     """claim_qac with CoT-MAE's causal decoder (the released recipe's) beside the masked one.
 
-        qac run claim_qac_decoders --data_dir DATA --out out/claim
-
     In the folder of claim_qac it takes over what is finished.
 
     Set: --data_dir (see claim_cell).
@@ -353,8 +267,6 @@ def claim_qac_decoders() -> Grid:
 
 def claim_qac_causes() -> Grid:
     """Why are queries no better contexts than passages for CoT-MAE in claim_qac?
-
-        qac run claim_qac_causes --data_dir DATA --init out/words --out out/causes
 
     Likely causes: an encoder that does not know words yet (--init), too few steps ("long"), a
     baseline that is encoded both ways and so reads twice the text ("one-way"), a decoder that
@@ -388,8 +300,6 @@ def claim_qac_causes() -> Grid:
 
 def claim_queries() -> Grid:
     """How many queries a passage: 1, 5, 10, 20 (Table 3 of query-as-context pre-training)?
-
-        qac run claim_queries --data_dir DATA/wikisquad --out out/claim_queries
 
     As contexts of coCondenser, whose queries help in claim_qac; beside no further pre-training and
     its baseline. Each is fine-tuned on the collection, and judged on it and on others. All are

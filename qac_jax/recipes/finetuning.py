@@ -18,9 +18,37 @@ from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 
 
+SMALL = "small/bert_tiny.gin"
+FINETUNE = "objectives/finetune.gin"
+RATE = "optimizers.Optimizer.learning_rate"
+# How small dual encoders compare vectors (small/bert_tiny.gin says why).
+MEANS: Mapping[str, Any] = {
+    "encoders.DualEncoderConfig.pooling": "mean",
+    "encoders.DualEncoderConfig.normalize": True,
+    "finetune.Finetune.temperature": 0.05,
+}
 EXACT = {"method": "exact"}
-# The papers' R@50 and R@1k are hit-rates.
-MEASURES = ("mrr@10", "hit@50", "hit@1000", "ndcg@10")
+
+
+def judged(folder: Ref, part: str) -> dict[str, Ref]:
+    """Queries and their judgements in the output of a stage."""
+    return {"queries": f"{folder}/{part}_queries.jsonl", "qrels": f"{folder}/{part}.tsv"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+    """Parameters of every recipe at full size."""
+
+    skip_bad: int = 1000
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Finetuned(Paper):
+    """Parameters of recipes that end with two retrievers."""
+
+    n_passages: int = 16  # of a query: its positive and negatives
+    negatives_2: str = "mined+bm25"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +56,8 @@ class Task:
     """What retrievers are trained and judged on, and how long texts are."""
 
     passages: Ref
-    train_queries: Ref
-    train_qrels: Ref
-    test_queries: Ref
-    test_qrels: Ref
+    train: Mapping[str, Ref]  # queries and their qrels
+    test: Mapping[str, Ref]
     vocabulary: Ref = "wordpiece-16k"
     query_length: int = 32
     passage_length: int = 144
@@ -40,56 +66,62 @@ class Task:
     @property
     def trained(self) -> dict[str, Ref]:
         """The training questions as inputs of a stage."""
-        return {"passages": self.passages, "queries": self.train_queries, "qrels": self.train_qrels}
+        return {"passages": self.passages, **self.train}
+
+    def search(self, run: Run, name: str, index: Ref) -> Ref:
+        """The run of the test questions."""
+        return run(Search, name, index=index, queries=self.test["queries"], k=self.depth)
+
+    def searched(self, run: Run, names: str, encoder: Ref, **how: Any) -> Ref:
+        """Embeds the passages and searches them; returns the index."""
+        return searched(run, names, encoder, self.passages, self.test["queries"], self.depth, **how)
 
 
 @dataclasses.dataclass(frozen=True)
 class Finetuning:
     """How retrievers are trained; the defaults are those of coCondenser, CoT-MAE and QAC."""
 
-    n_passages: int = 16  # of a query: its positive and negatives
+    n_passages: int = 16
     seed: int = 0
     files: Sequence[str] = ()  # gin files after objectives/finetune.gin, such as a model's
     bind: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    schedule: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schedule: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"epochs": 3.0})
 
     def train(self, run: Run, name: str, task: Task, examples: Ref, init: Ref, **more: Any) -> Ref:
         """Trains one retriever on triples."""
-        return run(
-            Train,
-            name,
-            "objectives/finetune.gin",
-            *self.files,
-            **{
-                "examples": examples,
-                "init": init,
-                "seed": self.seed,
-                "settings": {"n_passages": self.n_passages},
-                "lengths": {"query": task.query_length, "passages": task.passage_length},
-                "crop": "right",
-                "separate_documents": False,
-                "epochs": 3.0,
-                "batch_size": 64,
-                **self.schedule,
-                **more,
-            },
-            bind=self.bind,
-        )
+        given = {
+            "settings": {"n_passages": self.n_passages},
+            "lengths": {"query": task.query_length, "passages": task.passage_length},
+            "crop": "right",
+            "separate_documents": False,
+            "batch_size": 64,
+            **self.schedule,
+            **more,
+        }
+        files = (FINETUNE, *self.files)
+        read = {"examples": examples, "init": init, "seed": self.seed}
+        return run(Train, name, *files, **read, **given, bind=self.bind)
 
 
-def indexed(
+def searched(
     run: Run,
-    end: str,
+    names: str,
     encoder: Ref,
     passages: Ref,
+    queries: Ref,
+    k: int,
     *,
-    names: tuple[str, str] = ("vectors", "index"),
-    how: Mapping[str, Any] | None = None,
-    **options: Any,
+    index: Mapping[str, Any] | None = None,
+    **embedding: Any,
 ) -> Ref:
-    """Vectors of all passages and their index; `end` ends both names, `how` is the index's."""
-    vectors = run(Embed, f"{names[0]}{end}", passages=passages, encoder=encoder, **options)
-    return run(Index, f"{names[1]}{end}", vectors=vectors, **(how or {}))
+    """Embeds the passages and searches them; returns the index.
+
+    `names` are those of the three stages, such as "{}_1" for vectors_1, index_1 and run_1.
+    """
+    vectors = run(Embed, names.format("vectors"), passages=passages, encoder=encoder, **embedding)
+    found = run(Index, names.format("index"), vectors=vectors, **(index or {}))
+    run(Search, names.format("run"), index=found, queries=queries, k=k)
+    return found
 
 
 def two_rounds(
@@ -97,9 +129,9 @@ def two_rounds(
     task: Task,
     encoder: Ref,
     how: Finetuning,
+    negatives_2: str,
     *,
     negatives_1: Ref = "",
-    negatives_2: str = "mined+bm25",
     mining: Mapping[str, Any] | None = None,
     bm25: Mapping[str, Any] | None = None,
     index: Mapping[str, Any] | None = None,
@@ -108,67 +140,62 @@ def two_rounds(
     """Trains two retrievers and searches with both; returns their indexes.
 
     retriever_1 learns from in-batch negatives and `negatives_1` (none given: BM25's), retriever_2
-    from those that retriever_1 mines, and BM25's. `index` is how both are searched, `last` how the
-    second. Both start from the encoder. Mined are 128 of the
-    first 200 passages, as in the released data.
+    from those that retriever_1 mines, and BM25's. Both start from the encoder.
     """
-    mined = {"depth": 200, "keep": 128, **(mining or {})}
     words = run(Bm25, "bm25", passages=task.passages, **(bm25 or {}))
+    task.search(run, "run_bm25", words)
     if not negatives_1:
-        negatives_1 = run(
-            Mine, "negatives_1", **task.trained, bm25=words, negatives="bm25", **mined
-        )
-    searched = {"queries": task.test_queries, "k": task.depth}
-    run(Search, "run_bm25", index=words, **searched)
-    indexes = []
-    negatives = negatives_1
-    for number in (1, 2):
-        triples = run(
-            Tokenize,
-            f"triples_{number}",
-            task="triples",
-            **task.trained,
-            negatives=negatives,
-            tokenizer=task.vocabulary,
-        )
-        retriever = how.train(run, f"retriever_{number}", task, triples, encoder)
-        made = (last or index) if number == 2 else index
-        found = indexed(run, f"_{number}", retriever, task.passages, how=made)
-        run(Search, f"run_{number}", index=found, **searched)
-        indexes.append(found)
-        if number == 1:
-            negatives = run(
-                Mine,
-                "negatives_2",
-                **task.trained,
-                index=found,
-                bm25=words,
-                negatives=negatives_2,
-                **mined,
-            )
-    return indexes[0], indexes[1]
-
-
-def msmarco(vocabulary: Ref) -> Task:
-    """MS MARCO's passages with RocketQA's titles; other copies have none, so that figures differ.
-
-    The data folder holds marco/ (RocketQA's marco.tar.gz: para.txt, para.title.txt,
-    train.query.txt, dev.query.txt, qrels.train.tsv, qrels.dev.tsv; and
-    qidpidtriples.train.full.2.tsv.gz, whose lines are grouped by query) and trec_dl/
-    (msmarco-test2019-queries.tsv, msmarco-test2020-queries.tsv, 2019qrels-pass.txt,
-    2020qrels-pass.txt).
-    """
-    return Task(
-        passages="stage:passages",
-        train_queries="data:marco/train.query.txt",
-        train_qrels="data:marco/qrels.train.tsv",
-        test_queries="data:marco/dev.query.txt",
-        test_qrels="data:marco/qrels.dev.tsv",
-        vocabulary=vocabulary,
+        negatives_1 = mined(run, "negatives_1", task, "bm25", mining)
+    triples = tokenized(run, "triples_1", task, negatives_1)
+    return retrievers(
+        run, task, encoder, how, negatives_2, triples, mining=mining, index=index, last=last
     )
 
 
-MARCO_NEGATIVES = "data:marco/qidpidtriples.train.full.2.tsv.gz"
+def retrievers(
+    run: Run,
+    task: Task,
+    encoder: Ref,
+    how: Finetuning,
+    negatives_2: str,
+    triples: Ref,
+    *,
+    named: tuple[str, str] = ("retriever", ""),
+    mining: Mapping[str, Any] | None = None,
+    index: Mapping[str, Any] | None = None,
+    last: Mapping[str, Any] | None = None,
+) -> tuple[Ref, Ref]:
+    """Retrievers 1 and 2; `index` is how both are searched, `last` how the second is.
+
+    `named`: what the retrievers are called, and what stands before the names of other stages.
+    """
+    retriever, before = named
+    first = how.train(run, f"{retriever}_1", task, triples, encoder)
+    first = task.searched(run, f"{before}{{}}_1", first, index=index)
+    negatives = mined(run, f"{before}negatives_2", task, negatives_2, mining, index=first)
+    triples = tokenized(run, f"{before}triples_2", task, negatives)
+    second = how.train(run, f"{retriever}_2", task, triples, encoder)
+    return first, task.searched(run, f"{before}{{}}_2", second, index=last or index)
+
+
+def mined(
+    run: Run, name: str, task: Task, kind: str, how: Mapping[str, Any] | None, **index: Ref
+) -> Ref:
+    """Negatives of the training questions: 128 of the first 200, as in the released data."""
+    how = {"depth": 200, "keep": 128, **(how or {})}
+    return run(Mine, name, **task.trained, bm25="stage:bm25", negatives=kind, **index, **how)
+
+
+def tokenized(run: Run, name: str, task: Task, negatives: Ref) -> Ref:
+    """Training questions with their positives and negatives."""
+    words = {"tokenizer": task.vocabulary}
+    return run(Tokenize, name, task="triples", **task.trained, negatives=negatives, **words)
+
+
+# The papers' R@50 and R@1k are hit-rates.
+MEASURES = ("mrr@10", "hit@50", "hit@1000", "ndcg@10")
+MARCO_TRAIN = {"queries": "data:marco/train.query.txt", "qrels": "data:marco/qrels.train.tsv"}
+MARCO_TEST = {"queries": "data:marco/dev.query.txt", "qrels": "data:marco/qrels.dev.tsv"}
 # Anserini's values for these passages, tuned on MS MARCO's judgements. The official collection,
 # which it and docT5query index, has no titles.
 MARCO_BM25 = {"k1": 0.82, "b": 0.68, "titles": False}
@@ -179,64 +206,56 @@ def msmarco_passages(run: Run) -> Ref:
     return run(Prepare, "passages", format="msmarco_passages", documents="data:marco", cut="none")
 
 
-def judged_on_msmarco(run: Run, names: Sequence[str]) -> Ref:
+def judged_on_msmarco(run: Run, runs: Sequence[str]) -> Ref:
     """Metrics on dev of the runs with these names."""
     return run(
         Evaluate,
         "metrics",
-        runs=",".join(f"stage:{name}" for name in names),
-        qrels="data:marco/qrels.dev.tsv",
+        runs=[f"stage:{name}" for name in runs],
+        qrels=MARCO_TEST["qrels"],
         protocol="msmarco",
         measures=MEASURES,
     )
 
 
-def trec_dl(run: Run, indexes: Mapping[str, Ref], depth: int = 1000) -> None:
+def trec_dl(run: Run, indexes: Mapping[str, Ref]) -> None:
     """The same retrievers on TREC DL 2019 and 2020; names of runs on dev -> their indexes."""
     for year in ("2019", "2020"):
         short = f"dl{year[2:]}"
+        queries = f"data:trec_dl/msmarco-test{year}-queries.tsv"
         runs = [
-            run(
-                Search,
-                f"{name}_{short}",
-                index=index,
-                queries=f"data:trec_dl/msmarco-test{year}-queries.tsv",
-                k=depth,
-            )
+            run(Search, f"{name}_{short}", index=index, queries=queries, k=1000)
             for name, index in indexes.items()
         ]
-        run(
-            Evaluate,
-            short,
-            runs=",".join(runs),
-            qrels=f"data:trec_dl/{year}qrels-pass.txt",
-            protocol="trec_dl",
-            measures=MEASURES,
-        )
+        qrels = f"data:trec_dl/{year}qrels-pass.txt"
+        run(Evaluate, short, runs=runs, qrels=qrels, protocol="trec_dl", measures=MEASURES)
 
 
-def finetuned_on_msmarco(
-    run: Run,
-    encoder: Ref,
-    vocabulary: Ref,
-    seed: int,
-    *,
-    n_passages: int = 16,
-    negatives_2: str = "mined+bm25",
-) -> None:
-    """Both retrievers on MS MARCO, on dev and on TREC DL.
+def on_msmarco(
+    run: Run, encoder: Ref, vocabulary: Ref, how: Finetuning, negatives_2: str
+) -> tuple[Task, Ref, Ref]:
+    """Both retrievers on MS MARCO's passages with RocketQA's titles; other copies have none, so
+    that figures differ.
+
+    The data folder holds marco/ (RocketQA's marco.tar.gz: para.txt, para.title.txt,
+    train.query.txt, dev.query.txt, qrels.train.tsv, qrels.dev.tsv; and
+    qidpidtriples.train.full.2.tsv.gz, whose lines are grouped by query) and trec_dl/
+    (msmarco-test2019-queries.tsv, msmarco-test2020-queries.tsv, 2019qrels-pass.txt,
+    2020qrels-pass.txt).
 
     No approximate search: differences between the papers' systems are tenths of a point.
     """
-    first, second = two_rounds(
-        run,
-        msmarco(vocabulary),
-        encoder,
-        Finetuning(n_passages, seed),
-        negatives_1=MARCO_NEGATIVES,
-        negatives_2=negatives_2,
-        bm25=MARCO_BM25,
-        index=EXACT,
+    task = Task("stage:passages", MARCO_TRAIN, MARCO_TEST, vocabulary)
+    negatives = "data:marco/qidpidtriples.train.full.2.tsv.gz"
+    indexes = two_rounds(
+        run, task, encoder, how, negatives_2, negatives_1=negatives, bm25=MARCO_BM25, index=EXACT
     )
+    return task, *indexes
+
+
+def finetuned_on_msmarco(run: Run, encoder: Ref, vocabulary: Ref, by: Finetuned) -> None:
+    """Both retrievers and their metrics on dev and on TREC DL."""
+    how = Finetuning(by.n_passages, by.seed)
+    _, first, second = on_msmarco(run, encoder, vocabulary, how, by.negatives_2)
     judged_on_msmarco(run, ["run_bm25", "run_1", "run_2"])
     trec_dl(run, {"run_1": first, "run_2": second})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.recipes import claims, finetuning, msmarco
-from qac_jax.recipes.finetuning import Finetuning, Task
+from qac_jax.recipes.finetuning import RATE, Finetuning, Task
 from qac_jax.stages.mine import Label
 from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize
@@ -33,41 +34,27 @@ LIKE_FINETUNING = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Contrast:
-    """How passages are trained to be near their generated queries."""
-
-    steps: int = 20000
-    rate: float = 2e-5
-    pairs: int = 2048  # a step
-    at_a_time: int = 256  # the gradient cache's: the others wait as vectors
-    temperature: float = 1.0
-
-
-@dataclasses.dataclass(frozen=True)
 class Distillation:
     """A cross-encoder and what a third retriever learns from it."""
 
     teacher: Ref
-    negatives: Ref = "stage:negatives_2"
-    teacher_seed: int = 0
-    teacher_steps: int = 15000  # an epoch of MS MARCO's 503,000 judged queries is 15,700 of them
-    teacher_passages: int = 16
-    teacher_batch: int = 32
-    teacher_rate: float = 1e-5
-    teacher_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    teacher_bind: dict[str, Any] = dataclasses.field(default_factory=dict)
-    pair_length: int = 160
-    candidates_of: Ref = "stage:index_2"
-    candidates: int = 100  # of a query, scored by the teacher
-    label_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    student: str = "finetune"  # "pair": PAIR's two losses on the same labels
-    n_passages: int = 24
-    schedule: dict[str, Any] = dataclasses.field(
-        default_factory=lambda: {"steps": 47000, "batch_size": 64, "microbatch": 32}  # 6 epochs
-    )
+    negatives: Ref
+    training: Mapping[str, Any]  # of the teacher
+    passages: int  # of a query, that the teacher compares
+    rate: float
+    pair_length: int
+    candidates_of: Ref
+    candidates: int  # of a query, scored by the teacher
+    student: str  # "finetune", or "pair": PAIR's two losses on the same labels
+    n_passages: int
+    schedule: Mapping[str, Any]  # of the student
+    labelling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the teacher
 
 
-def contrastive(run: Run, init: Ref, how: Finetuning, contrast: Contrast, **reading: Any) -> Ref:
+def contrastive(
+    run: Run, init: Ref, how: Finetuning, rate: float, bind: Mapping[str, Any], **reading: Any
+) -> Ref:
     """A dual encoder on passages and their generated queries."""
     return run(
         Train,
@@ -77,22 +64,12 @@ def contrastive(run: Run, init: Ref, how: Finetuning, contrast: Contrast, **read
         examples="stage:pairs",
         init=init,
         seed=how.seed,
-        epochs=0.0,
-        steps=contrast.steps,
-        batch_size=contrast.pairs,
-        microbatch=contrast.at_a_time,
         **reading,
-        bind={
-            "encoders.DualEncoderConfig.pooling": "cls",
-            **how.bind,
-            "augtriever.InBatch.temperature": contrast.temperature,
-            **LIKE_FINETUNING,
-            "optimizers.Optimizer.learning_rate": contrast.rate,
-        },
+        bind={**LIKE_FINETUNING, RATE: rate, **bind},
     )
 
 
-def distilled(run: Run, task: Task, init: Ref, how: Finetuning, by: Distillation) -> Ref:
+def distilled(run: Run, task: Task, init: Ref, how: Finetuning, by: Distillation) -> None:
     """A teacher, its scores of every candidate but the judged positives, and the third retriever.
 
     The teacher learns a positive against negatives in one softmax. Soft labels need no threshold.
@@ -110,28 +87,15 @@ def distilled(run: Run, task: Task, init: Ref, how: Finetuning, by: Distillation
         "teacher",
         "objectives/cross_encoder_localized.gin",
         *how.files,
-        **{
-            "examples": examples,
-            "init": by.teacher,
-            "seed": by.teacher_seed,
-            "settings": {"n_passages": by.teacher_passages},
-            "lengths": {"pairs": by.pair_length},
-            "separate_documents": False,
-            "epochs": 0.0,
-            "steps": by.teacher_steps,
-            "batch_size": by.teacher_batch,
-            "microbatch": 0,
-            **by.teacher_options,
-        },
-        bind={
-            **{name: value for name, value in how.bind.items() if name.startswith("bert.")},
-            **by.teacher_bind,
-            **LIKE_FINETUNING,
-            "optimizers.Optimizer.learning_rate": by.teacher_rate,
-        },
+        examples=examples,
+        init=by.teacher,
+        settings={"n_passages": by.passages},
+        lengths={"pairs": by.pair_length},
+        **by.training,
+        bind={**by.model, **LIKE_FINETUNING, RATE: by.rate},
     )
     found = run(
-        Search, "train_run", index=by.candidates_of, queries=task.train_queries, k=by.candidates
+        Search, "train_run", index=by.candidates_of, queries=task.train["queries"], k=by.candidates
     )
     labels = run(
         Label,
@@ -144,7 +108,7 @@ def distilled(run: Run, task: Task, init: Ref, how: Finetuning, by: Distillation
         negative=0.999999,
         count=by.candidates,
         depth=by.candidates,
-        **by.label_options,
+        **by.labelling,
     )
     triples = run(
         Tokenize,
@@ -155,45 +119,31 @@ def distilled(run: Run, task: Task, init: Ref, how: Finetuning, by: Distillation
         tokenizer=task.vocabulary,
         teacher=True,
     )
-    bind = {"finetune.Finetune.distillation": "kl", "finetune.Finetune.contrastive_weight": 0.2}
-    files = [*how.files]
     if by.student == "pair":
-        temperature = how.bind.get("finetune.Finetune.temperature", 1.0)
-        rate = {"optimizers.Optimizer.learning_rate": 2e-5}
-        bind = {**rate, **LIKE_FINETUNING, "pair.Pair.temperature": temperature}
-        files.insert(0, "objectives/pair.gin")
-    return dataclasses.replace(how, files=files, bind={**bind, **how.bind}).train(
-        run,
-        "retriever_3",
-        task,
-        triples,
-        init,
-        settings={"n_passages": by.n_passages, "teacher": True},
-        epochs=0.0,
-        **by.schedule,
-    )
+        temperature = {} if how.files else {"pair.Pair.temperature": 1.0}
+        bind: dict[str, Any] = {RATE: 2e-5, **LIKE_FINETUNING, **temperature}
+        files = ["objectives/pair.gin", *how.files]
+    else:
+        bind = {"finetune.Finetune.distillation": "kl", "finetune.Finetune.contrastive_weight": 0.2}
+        files = [*how.files]
+    index = {} if how.files else finetuning.EXACT
+    how = dataclasses.replace(how, files=files, bind={**bind, **how.bind}, schedule=by.schedule)
+    settings = {"n_passages": by.n_passages, "teacher": True}
+    retriever = how.train(run, "retriever_3", task, triples, init, settings=settings)
+    task.searched(run, "{}_3", retriever, index=index)
 
 
-def frontier(
-    run: Run,
-    queries: int = 5,
-    pretraining_steps: int = 80000,
-    contrastive_steps: int = 20000,
-    distilled_steps: int = 47000,
-    generated: int = 20,
-    corpus: str = "data:msmarco-docs.tsv",
-    bert: str = msmarco.BERT,
-    generator: str = "data:doc2query-all-with_prefix-t5-base-v1",
-    teacher: str = "data:ernie-2.0-large-en",
-    student: str = "finetune",
-    n_passages: int = 16,
-    negatives_2: str = "mined+bm25",
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Full(msmarco.Queries):
+    pretraining_steps: int = 80000
+    contrastive_steps: int = 20000
+    distilled_steps: int = 47000  # 6 epochs
+    teacher: str = "data:ernie-2.0-large-en"
+    student: str = "finetune"
+
+
+def frontier(run: Run, p: Full) -> None:
     """The best recipe for one GPU that published results suggest; nobody has published this sum.
-
-        qac run frontier --data_dir DATA --out out/frontier
 
     encoder: DupMAE, whose decoder reconstructs a generated query from its passage's [CLS] and whose
     other tokens predict the passage's words; contrastive: passages against generated queries, 2,048
@@ -208,97 +158,67 @@ def frontier(
     cost.
     """
     run.title = "Frontier: DupMAE on queries as contexts, two rounds of negatives, distillation"
-    run.defaults["skip_bad"] = skip_bad
-    task = finetuning.msmarco(bert)
-    how = Finetuning(
-        n_passages,
-        seed,
-        schedule={"epochs": 0.0, "steps": 23500, "microbatch": 32},  # 3 epochs of 503,000 queries
-    )
-    reading = {
+    run.usual(skip_bad=p.skip_bad)
+    reading: dict[str, Any] = {
         "kind": "passage_query",
-        "settings": {"queries": queries},
+        "settings": {"queries": p.queries},
         "lengths": {"passage": 144, "context": 32},
         "separate_documents": True,
+        "batch_size": 2048,
     }
-    examples = msmarco.pairs(
-        run,
-        "passage_query",
-        corpus=corpus,
-        bert=bert,
-        generator=generator,
-        generated=generated,
-        seed=seed,
-    )
     encoder = run(
         Train,
         "encoder",
         "objectives/dupmae.gin",
-        examples=examples,
-        init=bert,
-        seed=seed,
+        examples=msmarco.pairs(run, p, "passage_query"),
+        init=p.bert,
+        seed=p.seed,
         **reading,
-        steps=pretraining_steps,
-        batch_size=2048,
+        steps=p.pretraining_steps,
         microbatch=128,
         bind={"dupmae.DupMae.visible_sets": 16},  # of a query's at most 32 tokens
     )
     finetuning.msmarco_passages(run)
-    start = contrastive(run, encoder, how, Contrast(contrastive_steps), **reading)
-    first, second = finetuning.two_rounds(
-        run,
-        task,
-        start,
-        how,
-        negatives_1=finetuning.MARCO_NEGATIVES,
-        negatives_2=negatives_2,
-        bm25=finetuning.MARCO_BM25,
-        index=finetuning.EXACT,
-    )
+    schedule = {"steps": 23500, "microbatch": 32}  # 3 epochs of 503,000 queries
+    how = Finetuning(p.n_passages, p.seed, schedule=schedule)
+    first = {"encoders.DualEncoderConfig.pooling": "cls", "augtriever.InBatch.temperature": 1.0}
+    reading |= {"steps": p.contrastive_steps, "microbatch": 256}  # the others wait as vectors
+    start = contrastive(run, encoder, how, 2e-5, first, **reading)
+    task, *indexes = finetuning.on_msmarco(run, start, p.bert, how, p.negatives_2)
     by = Distillation(
-        teacher,
-        teacher_seed=seed,
-        teacher_options={"microbatch": 16},
-        teacher_bind=LARGE,
-        student=student,
-        schedule={"steps": distilled_steps, "batch_size": 64, "microbatch": 32},
+        p.teacher,
+        negatives="stage:negatives_2",
+        # An epoch of MS MARCO's 503,000 judged queries is 15,700 steps.
+        training={"seed": p.seed, "steps": 15000, "batch_size": 32, "microbatch": 16},
+        passages=16,
+        rate=1e-5,
+        pair_length=160,
+        candidates_of="stage:index_2",
+        candidates=100,
+        student=p.student,
+        n_passages=24,
+        schedule={"steps": p.distilled_steps, "microbatch": 32},
+        model=LARGE,
     )
-    retriever = distilled(run, task, start, how, by)
-    third = finetuning.indexed(run, "_3", retriever, task.passages, how=finetuning.EXACT)
-    run(Search, "run_3", index=third, queries=task.test_queries, k=task.depth)
-    finetuning.judged_on_msmarco(run, ["run_bm25", "run_1", "run_2", "run_3"])
-    finetuning.trec_dl(run, {"run_1": first, "run_2": second, "run_3": third})
+    distilled(run, task, start, how, by)
+    names = ("run_1", "run_2", "run_3")
+    finetuning.judged_on_msmarco(run, ["run_bm25", *names])
+    finetuning.trec_dl(run, dict(zip(names, [*indexes, "stage:index_3"], strict=True)))
 
 
-def frontier_small(
-    run: Run,
-    objective: str = "dupmae",
-    contexts: str = "passage_query",
-    pretraining: bool = True,
-    contrast: bool = True,
-    distillation: bool = True,
-    student: str = "finetune",
-    init: str = "",
-    contexts_of: str = "",
-    generator: str = "shipped:qgen",
-    queries: int = 5,
-    samples: int = 4,
-    round_trip: int = 10,
-    mlm_steps: int = 1000,
-    pretraining_steps: int = 300,
-    contrastive_steps: int = 300,
-    finetuning_steps: int = 300,
-    teacher_steps: int = 100,
-    candidates: int = 6,
-    passage_tokens: int = 80,
-    context_tokens: int = 20,
-    n_passages: int = 2,
-    negatives_2: str = "mined+bm25",
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class FrontierSmall(claims.Small):
+    objective: str = "dupmae"
+    contrast: bool = True
+    distillation: bool = True
+    student: str = "finetune"
+    contrastive_steps: int = 300
+    teacher_steps: int = 100
+    candidates: int = 6
+
+
+def frontier_small(run: Run, p: FrontierSmall) -> None:
     """frontier at small size on a CPU, with claim_cell's small BERT and collection.
-
-        qac run frontier_small --data_dir DATA --out out/frontier_small
 
     Pre-trained by DupMAE on generated queries, trained to retrieve them, fine-tuned with two rounds
     of negatives, and last by the scores of a MiniLM as cross-encoder. The teacher learns from
@@ -311,74 +231,41 @@ def frontier_small(
     """
     run.title = "The frontier recipe at small size"
     task = claims.collection(run)
-    how = claims.finetuning(finetuning_steps, n_passages, seed)
-    if not init:
-        init = claims.base(run, task.passages, mlm_steps, passage_tokens)
-    if not contexts_of:
-        contexts_of = claims.generated(run, task.passages, generator, samples, round_trip)
-    encoder = init
-    kind = "passage_query" if contexts == "mlm" else contexts
-    if pretraining or contrast:
-        run(Tokenize, "pairs", task=kind, passages=task.passages, contexts=contexts_of)
-    if pretraining:
-        encoder = claims.pretrained(
-            run,
-            objective,
-            contexts,
-            examples="stage:words" if contexts == "mlm" else "stage:pairs",
-            init=init,
-            steps=pretraining_steps,
-            queries=queries,
-            passage_tokens=passage_tokens,
-            context_tokens=context_tokens,
-            seed=seed,
-        )
-    if contrast:
-        many = Contrast(contrastive_steps, rate=1e-3, pairs=64, at_a_time=0, temperature=0.05)
-        of_context = context_tokens if kind == "passage_query" else passage_tokens
-        encoder = contrastive(
-            run,
-            encoder,
-            how,
-            many,
-            separate_documents=True,
-            kind=kind,
-            settings=claims.context_settings(kind, queries),
-            lengths={"passage": passage_tokens, "context": of_context},
-        )
-    finetuning.two_rounds(run, task, encoder, how, negatives_2=negatives_2, mining=claims.MINING)
-    claims.before_finetuning(run, task, encoder)
-    claims.expanded(run, task, contexts_of, queries)
-    names = ["run_bm25", "run_expanded", "run_0", "run_1", "run_2"]
-    if distillation:
+    encoder, contexts = claims.start(run, p, task.passages)
+    kind = "passage_query" if p.contexts == "mlm" else p.contexts
+    if p.pretraining or p.contrast:
+        run(Tokenize, "pairs", task=kind, passages=task.passages, contexts=contexts)
+    if p.pretraining:
+        examples = "stage:words" if p.contexts == "mlm" else "stage:pairs"
+        encoder = claims.pretrained(run, p, encoder, examples)
+    if p.contrast:
+        reading = {"separate_documents": True, "batch_size": 64, **p.reading(kind)}
+        reading["steps"] = p.contrastive_steps
+        encoder = contrastive(run, encoder, p.finetuning, 1e-3, {}, **reading)
+    names = claims.finished(run, p, task, encoder, contexts)
+    if p.distillation:
         by = Distillation(
             "shipped:minilm",
             negatives="stage:negatives_1",
-            teacher_steps=teacher_steps,
-            teacher_passages=4,
-            teacher_batch=16,
-            teacher_rate=1e-4,
-            teacher_options={"precision": "fast"},
+            training={"steps": p.teacher_steps, "batch_size": 16, "precision": "fast"},
+            passages=4,
+            rate=1e-4,
             pair_length=task.query_length + task.passage_length,
             candidates_of="stage:bm25",
-            candidates=candidates,
-            label_options={"precision": "fast"},
-            student=student,
+            candidates=p.candidates,
+            student=p.student,
             n_passages=4,
-            schedule={"steps": finetuning_steps, "batch_size": 32, "microbatch": 0},
+            schedule={"steps": p.finetuning_steps, "batch_size": 32},
+            labelling={"precision": "fast"},
         )
         # In few steps better than from the encoder.
-        retriever = distilled(run, task, "stage:retriever_2", how, by)
-        index = finetuning.indexed(run, "_3", retriever, task.passages)
-        run(Search, "run_3", index=index, queries=task.test_queries, k=task.depth)
+        distilled(run, task, "stage:retriever_2", p.finetuning, by)
         names.append("run_3")
-    claims.judged(run, task, names)
+    claims.evaluated(run, task, names)
 
 
 def frontier_small_grid() -> Grid:
     """Which part of frontier is worth its cost, at small size?
-
-        qac run frontier_small_grid --data_dir DATA --out out/frontier_grid
 
     The whole recipe, the recipe without one part at a time, and rows of the three papers on the
     same collection, steps and examples. The second round of negatives and the distillation are rows

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.recipes import finetuning
+from qac_jax.recipes.finetuning import MARCO_BM25, RATE, Finetuned, Paper
 from qac_jax.stages.evaluate import EvaluateBeir
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25
@@ -16,67 +20,51 @@ from qac_jax.stages.train import Train
 
 
 BERT = "data:bert-base-uncased"
+DOC2QUERY = "data:doc2query-all-with_prefix-t5-base-v1"
 
 
-def pairs(
-    run: Run, contexts: str, *, corpus: Ref, bert: Ref, generator: Ref, generated: int, seed: int
-) -> Ref:
+@dataclasses.dataclass(frozen=True)
+class Queries(Finetuned):
+    """Generated queries as contexts of MS MARCO's documents."""
+
+    queries: int = 5  # a passage, that are used
+    generated: int = 20
+    corpus: str = "data:msmarco-docs.tsv"
+    bert: str = BERT
+    generator: str = DOC2QUERY
+
+
+def pairs(run: Run, of: Queries, contexts: str) -> Ref:
     """Spans of MS MARCO's documents, queries for them where contexts are queries, and pairs."""
-    spans = run(
-        Prepare,
-        "spans",
-        format="msmarco_docs",
-        documents=corpus,
-        tokenizer=bert,
-        seed=seed,
-        max_tokens=144,
-        short_span_probability=0.15,
-    )
+    read = {"tokenizer": of.bert, "seed": of.seed}
+    documents = {"documents": of.corpus, "short_span_probability": 0.15}
+    spans = run(Prepare, "spans", format="msmarco_docs", **documents, **read)
     queries = ""
     if contexts in ("passage_query", "mixed"):
         queries = run(
             Generate,
             "queries",
             passages=spans,
-            generator=generator,
-            prefix="text2query: ",
-            seed=seed,
+            generator=of.generator,
+            seed=of.seed,
             drop_repeats=False,
-            samples=generated,
-            max_tokens=64,
+            samples=of.generated,
             top_k=25,
             top_p=0.95,
         )
-    return run(
-        Tokenize,
-        "pairs",
-        task=contexts,
-        passages=spans,
-        contexts=queries,
-        tokenizer=bert,
-        seed=seed,
-    )
+    return run(Tokenize, "pairs", task=contexts, passages=spans, contexts=queries, **read)
 
 
-def msmarco_qac(
-    run: Run,
-    objective: str = "cotmae",
-    contexts: str = "passage_query",
-    queries: int = 5,
-    generated: int = 20,
-    corpus: str = "data:msmarco-docs.tsv",
-    bert: str = BERT,
-    init: str = "",
-    generator: str = "data:doc2query-all-with_prefix-t5-base-v1",
-    n_passages: int = 16,
-    negatives_2: str = "mined+bm25",
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
-    """Query-as-context pre-training on MS MARCO (Wu et al., 2023); its numbers are in gin files.
+@dataclasses.dataclass(frozen=True)
+class Qac(Queries):
+    objective: str = "cotmae"
+    contexts: str = "passage_query"
+    init: str = ""
 
-        qac run msmarco_qac_cotmae --data_dir DATA --out out/msmarco_qac_cotmae
-        qac run msmarco_qac_cocondenser --data_dir DATA --out out/msmarco_qac_cocondenser
+
+def msmarco_qac(run: Run, p: Qac) -> None:
+    """Query-as-context pre-training on MS MARCO (Wu et al., 2023); its numbers are in gin files:
+    msmarco_qac_cotmae, msmarco_qac_cocondenser.
 
     Queries are generated once (`generated` a passage), of which training takes the first.
 
@@ -89,26 +77,21 @@ def msmarco_qac(
     run.title = {
         "cotmae": "Query-as-context pre-training: CoT-MAE on MS MARCO",
         "cocondenser": "Query-as-context pre-training: coCondenser on MS MARCO",
-    }.get(objective, "Query-as-context pre-training on MS MARCO")
-    run.defaults["skip_bad"] = skip_bad
-    examples = pairs(
-        run, contexts, corpus=corpus, bert=bert, generator=generator, generated=generated, seed=seed
-    )
+    }.get(p.objective, "Query-as-context pre-training on MS MARCO")
+    run.usual(skip_bad=p.skip_bad)
     encoder = run(
         Train,
         "encoder",
-        f"objectives/{objective}.gin",
-        examples=examples,
-        init=init or bert,
-        seed=seed,
+        f"objectives/{p.objective}.gin",
+        examples=pairs(run, p, p.contexts),
+        init=p.init or p.bert,
+        seed=p.seed,
         separate_documents=True,
         pack=True,  # half of the tokens would be padding
-        bind={"CONTEXTS": contexts, "QUERIES": queries},
+        bind={"CONTEXTS": p.contexts, "QUERIES": p.queries},
     )
     finetuning.msmarco_passages(run)
-    finetuning.finetuned_on_msmarco(
-        run, encoder, bert, seed, n_passages=n_passages, negatives_2=negatives_2
-    )
+    finetuning.finetuned_on_msmarco(run, encoder, p.bert, p)
 
 
 def _tables(name: str, title: str, passages: str) -> Grid:
@@ -137,8 +120,6 @@ def _tables(name: str, title: str, passages: str) -> Grid:
 def qac_cotmae_tables() -> Grid:
     """Query-as-context pre-training's Tables 1, 3 and 4 at full size, CoT-MAE.
 
-        qac run qac_cotmae_tables --data_dir DATA --out out/qac_cotmae
-
     The baseline, 1, 5, 10 and 20 queries per passage, and queries mixed with passages; both
     retrievers on MS MARCO's dev queries and on TREC DL 2019 and 2020. Queries are generated once.
 
@@ -151,8 +132,6 @@ def qac_cotmae_tables() -> Grid:
 def qac_cocondenser_tables() -> Grid:
     """Query-as-context pre-training's Tables 1, 3 and 4 at full size, coCondenser.
 
-        qac run qac_cocondenser_tables --data_dir DATA --out out/qac_cocondenser
-
     As qac_cotmae_tables; the baseline is coCondenser's own, two spans of a document.
 
     Set: --data_dir, see msmarco_qac.
@@ -161,35 +140,22 @@ def qac_cocondenser_tables() -> Grid:
     return _tables("msmarco_qac_cocondenser", "coCondenser", "two_spans")
 
 
-def _blocks(run: Run, corpus: Ref, bert: Ref, seed: int, tokens: int, **cutting: object) -> Ref:
-    """Wikipedia and BookCorpus in blocks of whole sentences, with room for [CLS] and [SEP]."""
-    blocks = run(
-        Prepare,
-        "blocks",
-        format="text",
-        documents=corpus,
-        tokenizer=bert,
-        seed=seed,
-        cut="sentences",
-        max_tokens=tokens - 2,
-        **cutting,
-    )
-    return run(Tokenize, "examples", task="mlm", passages=blocks, tokenizer=bert, seed=seed)
+@dataclasses.dataclass(frozen=True)
+class Blocks(Finetuned):
+    corpus: str = "data:wikibook"
+    bert: str = BERT
+
+    def examples(self, run: Run, tokens: int, **cutting: Any) -> Ref:
+        """Wikipedia and BookCorpus in blocks of whole sentences, with room for [CLS] and [SEP]."""
+        read = {"tokenizer": self.bert, "seed": self.seed}
+        cutting |= {"cut": "sentences", "max_tokens": tokens - 2}
+        blocks = run(Prepare, "blocks", format="text", documents=self.corpus, **read, **cutting)
+        return run(Tokenize, "examples", task="mlm", passages=blocks, **read)
 
 
-def msmarco_condenser(
-    run: Run,
-    corpus: str = "data:wikibook",
-    bert: str = BERT,
-    n_passages: int = 16,
-    negatives_2: str = "mined+bm25",
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+def msmarco_condenser(run: Run, p: Blocks) -> None:
     """Condenser (Gao and Callan, 2021): 8 epochs of Wikipedia and BookCorpus from BERT, then MS
     MARCO.
-
-        qac run msmarco_condenser --data_dir DATA --out out/msmarco_condenser
 
     Its encoder is also what coCondenser starts from. A block is closed before the sentence that
     would not fit; a tenth are shorter.
@@ -200,36 +166,28 @@ def msmarco_condenser(
     train.Devices.mesh; what objectives/condenser.gin lists, which has the batch size.
     """
     run.title = "Condenser on Wikipedia and BookCorpus, then MS MARCO"
-    run.defaults["skip_bad"] = skip_bad
+    run.usual(skip_bad=p.skip_bad)
     encoder = run(
         Train,
         "encoder",
         "objectives/condenser.gin",
-        examples=_blocks(run, corpus, bert, seed, 128, short_span_probability=0.1),
-        init=bert,
-        seed=seed,
+        examples=p.examples(run, 128, short_span_probability=0.1),
+        init=p.bert,
+        seed=p.seed,
         epochs=8.0,
         lengths={"tokens": 128},
     )
     finetuning.msmarco_passages(run)
-    finetuning.finetuned_on_msmarco(
-        run, encoder, bert, seed, n_passages=n_passages, negatives_2=negatives_2
-    )
+    finetuning.finetuned_on_msmarco(run, encoder, p.bert, p)
 
 
-def msmarco_retromae(
-    run: Run,
-    corpus: str = "data:wikibook",
-    bert: str = BERT,
-    encoder: str = "stage:encoder",
-    n_passages: int = 16,
-    negatives_2: str = "mined+bm25",
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class RetroMae(Blocks):
+    encoder: str = "stage:encoder"
+
+
+def msmarco_retromae(run: Run, p: RetroMae) -> None:
     """RetroMAE (Liu and Shao, 2022), the model with the published figures on MS MARCO.
-
-        qac run msmarco_retromae --data_dir DATA --out out/msmarco_retromae
 
     8 epochs of Wikipedia and BookCorpus from BERT, 20 epochs of MS MARCO's passages from there,
     then both retrievers. Sizes are those of the released code's README. A block ends with the
@@ -242,43 +200,29 @@ def msmarco_retromae(
     objectives/retromae.gin lists, which has the optimizer.
     """
     run.title = "RetroMAE on Wikipedia, BookCorpus and MS MARCO's passages"
-    run.defaults["skip_bad"] = skip_bad
+    run.usual(skip_bad=p.skip_bad)
+    run.usual(Train, crop="right")
     passages = finetuning.msmarco_passages(run)
-    general = run(
-        Train,
-        "general",
-        "objectives/retromae.gin",
-        examples=_blocks(run, corpus, bert, seed, 512, overshoot=True, short_span_probability=0.0),
-        init=bert,
-        seed=seed,
-        lengths={"tokens": 512},
-        crop="right",
-        epochs=8.0,
-        batch_size=256,
-    )
-    run(
-        Train,
-        "encoder",
-        "objectives/retromae.gin",
-        examples=run(
-            Tokenize,
-            "passage_examples",
-            task="mlm",
-            passages=passages,
-            tokenizer=bert,
-            seed=seed,
-            title="space",
-        ),
-        init=general,
-        seed=seed,
-        lengths={"tokens": 150},
-        crop="right",
-        epochs=20.0,
-        batch_size=1024,
-    )
-    finetuning.finetuned_on_msmarco(
-        run, encoder, bert, seed, n_passages=n_passages, negatives_2=negatives_2
-    )
+    blocks = p.examples(run, 512, overshoot=True, short_span_probability=0.0)
+    read = {"tokenizer": p.bert, "seed": p.seed, "title": "space"}
+    short = run(Tokenize, "passage_examples", task="mlm", passages=passages, **read)
+    init = p.bert
+    for name, examples, tokens, epochs, batch in (
+        ("general", blocks, 512, 8.0, 256),
+        ("encoder", short, 150, 20.0, 1024),
+    ):
+        init = run(
+            Train,
+            name,
+            "objectives/retromae.gin",
+            examples=examples,
+            init=init,
+            seed=p.seed,
+            lengths={"tokens": tokens},
+            epochs=epochs,
+            batch_size=batch,
+        )
+    finetuning.finetuned_on_msmarco(run, p.encoder, p.bert, p)
 
 
 def msmarco_doct5query(
@@ -289,19 +233,16 @@ def msmarco_doct5query(
 ) -> None:
     """docT5query (Nogueira and Lin, 2019): BM25 over passages with 40 generated queries each.
 
-        qac run msmarco_doct5query --data_dir DATA --out out/msmarco_doct5query
-
     Queries are sampled from the top 10 tokens; BM25 alone is beside it; dev queries, TREC DL 2019
     and 2020.
 
     Set: --data_dir, with what recipes/finetuning.py lists for MS MARCO, and castorini's generator
     in doc2query-t5-base-msmarco.
-    Commonly overridden: --generator, --samples, or the stage
-    `queries` by published ones (--gin.generate.Generate.imported=FILE
-    --gin.generate.Generate.generator="").
+    Commonly overridden: --generator, --samples, or the stage `queries` by published ones
+    (--gin.generate.Generate.imported=FILE --gin.generate.Generate.generator="").
     """
     run.title = "docT5query on MS MARCO's passages"
-    run.defaults["skip_bad"] = skip_bad
+    run.usual(skip_bad=skip_bad)
     passages = finetuning.msmarco_passages(run)
     queries = run(
         Generate,
@@ -315,20 +256,24 @@ def msmarco_doct5query(
         top_k=10,
         top_p=1.0,
     )
-    plain = run(Bm25, "bm25", passages=passages, **finetuning.MARCO_BM25)
-    expanded = run(
-        Bm25, "bm25_expanded", passages=passages, expand=queries, **finetuning.MARCO_BM25
-    )
-    indexes = {"run_bm25": plain, "run_expanded": expanded}
+    words = {"passages": passages, **MARCO_BM25}
+    indexes = {
+        "run_bm25": run(Bm25, "bm25", **words),
+        "run_expanded": run(Bm25, "bm25_expanded", expand=queries, **words),
+    }
     for name, index in indexes.items():
-        run(Search, name, index=index, queries="data:marco/dev.query.txt", k=1000)
+        run(Search, name, index=index, queries=finetuning.MARCO_TEST["queries"])
     finetuning.judged_on_msmarco(run, list(indexes))
     finetuning.trec_dl(run, indexes)
 
 
-def msmarco_beir(
-    run: Run, encoder: str, vocabulary: str = BERT, skip_bad: int = 1000, seed: int = 0
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Beir(Paper):
+    encoder: str = dataclasses.field(kw_only=True)
+    vocabulary: str = BERT
+
+
+def msmarco_beir(run: Run, p: Beir) -> None:
     """Fine-tuning before BEIR: MS MARCO's hard negatives of many systems, as train_msmarco_v3 does.
 
         qac run msmarco_beir --data_dir DATA --encoder out/msmarco_qac_cotmae/encoder \\
@@ -345,7 +290,7 @@ def msmarco_beir(
     finetune.Finetune.temperature = 1.0, as in the other recipes.
     """
     run.title = "Fine-tuning for BEIR"
-    run.defaults["skip_bad"] = skip_bad
+    run.usual(skip_bad=p.skip_bad)
     passages = run(Prepare, "passages", format="beir", documents="data:msmarco", cut="none")
     triples = run(
         Tokenize,
@@ -355,26 +300,24 @@ def msmarco_beir(
         queries="data:msmarco/queries.jsonl",
         qrels="data:msmarco/qrels/train.tsv",
         negatives="data:msmarco-hard-negatives.jsonl.gz",
-        tokenizer=vocabulary,
+        tokenizer=p.vocabulary,
         title="space",
     )
     retriever = run(
         Train,
         "retriever",
-        "objectives/finetune.gin",
+        finetuning.FINETUNE,
         examples=triples,
-        init=encoder,
-        seed=seed,
+        init=p.encoder,
+        seed=p.seed,
         epochs=10.0,
         batch_size=75,
         bind={
+            **finetuning.MEANS,
             "N_PASSAGES": 2,
             "QUERY_LENGTH": 350,
             "PASSAGE_LENGTH": 350,
-            "encoders.DualEncoderConfig.pooling": "mean",
-            "encoders.DualEncoderConfig.normalize": True,
-            "finetune.Finetune.temperature": 0.05,
-            "optimizers.Optimizer.learning_rate": 2e-5,
+            RATE: 2e-5,
             "optimizers.Optimizer.warmup_ratio": 0.0,
             "optimizers.Optimizer.warmup_steps": 1000,
         },

@@ -8,6 +8,7 @@ from typing import Any
 from qac_jax.errors import UserError, nearest
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
+from qac_jax.recipes.finetuning import EXACT, RATE, judged
 from qac_jax.stages.choose import Average, Choose, Conclude
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate
@@ -24,75 +25,100 @@ from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 
 
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """What a budget sets."""
+_OF_BUDGET = -1
 
-    rounds: int
-    fine_steps: int  # of one group each
-    n_passages: int  # of a group
-    n_queries: int
-    turns: int  # how often the passages are grouped anew
-    samples: int  # queries generated per passage
-    spans: int  # of a passage
-    keywords: int
-    train_queries: int  # 0: all
-    window: int
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What a budget sets, and a parameter may set instead."""
+
+    rounds: int = _OF_BUDGET
+    fine_steps: int = _OF_BUDGET  # of one group each
+    n_passages: int = _OF_BUDGET  # of a group
+    n_queries: int = _OF_BUDGET
+    turns: int = _OF_BUDGET  # how often the passages are grouped anew
+    samples: int = _OF_BUDGET  # queries generated per passage
+    spans: int = _OF_BUDGET  # of a passage
+    keywords: int = _OF_BUDGET
+    train_queries: int = _OF_BUDGET  # 0: all
+    window: int = _OF_BUDGET
     # From scratch, or with query-as-context pre-training: the encoder and its training.
-    batch: int
-    mlm_steps: int
-    qac_steps: int
-    width: int
-    layers: int
-    heads: int
+    batch: int = _OF_BUDGET
+    mlm_steps: int = _OF_BUDGET
+    qac_steps: int = _OF_BUDGET
+    width: int = _OF_BUDGET
+    layers: int = _OF_BUDGET
+    heads: int = _OF_BUDGET
 
 
 BUDGETS = {
-    "tiny": Budget(2, 8, 8, 16, 1, 1, 1, 2, 500, 8, 8, 30, 8, 128, 2, 2),
-    "small": Budget(1, 100, 32, 128, 1, 1, 1, 6, 50_000, 8, 32, 2000, 200, 256, 4, 4),
-    "medium": Budget(2, 600, 32, 128, 4, 4, 4, 8, 200_000, 16, 64, 20_000, 10_000, 512, 8, 8),
-    "large": Budget(2, 3000, 64, 256, 8, 8, 8, 16, 0, 16, 128, 200_000, 50_000, 768, 12, 12),
+    "tiny": Sizes(2, 8, 8, 16, 1, 1, 1, 2, 500, 8, 8, 30, 8, 128, 2, 2),
+    "small": Sizes(1, 100, 32, 128, 1, 1, 1, 6, 50_000, 8, 32, 2000, 200, 256, 4, 4),
+    "medium": Sizes(2, 600, 32, 128, 4, 4, 4, 8, 200_000, 16, 64, 20_000, 10_000, 512, 8, 8),
+    "large": Sizes(2, 3000, 64, 256, 8, 8, 8, 16, 0, 16, 128, 200_000, 50_000, 768, 12, 12),
 }
 MEASURES = ("mrr@10", "ndcg@10", "hit@1", "recall@100")
 TITLE = "A retriever for one's own documents"
 PASSAGE_TOKENS, CONTEXT_TOKENS = 144, 32  # in pre-training
 
 
-def own_corpus(
-    run: Run,
-    budget: str = "small",
-    start: str = "shipped:minilm",
-    generator: str = "shipped:qgen",
-    format: str = "auto",
-    cut: str = "auto",
-    qac: bool | None = None,
-    share: float = 0.5,
-    rate: float = 7e-5,
-    temperature: float = 0.05,
-    teacher_temperature: float = 0.02,
-    groups: int = 1,
-    query_length: int = 24,
-    passage_length: int = 144,
-    precision: str = "fast",
-    depth: int = 100,
-    rounds: int | None = None,
-    fine_steps: int | None = None,
-    n_passages: int | None = None,
-    n_queries: int | None = None,
-    turns: int | None = None,
-    samples: int | None = None,
-    spans: int | None = None,
-    keywords: int | None = None,
-    train_queries: int | None = None,
-    window: int | None = None,
-    batch: int | None = None,
-    mlm_steps: int | None = None,
-    qac_steps: int | None = None,
-    width: int | None = None,
-    layers: int | None = None,
-    heads: int | None = None,
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class OwnCorpus(Sizes):
+    budget: str = "small"
+    start: str = "shipped:minilm"
+    generator: str = "shipped:qgen"
+    format: str = "auto"
+    cut: str = "auto"
+    qac: bool | None = None
+    share: float = 0.5
+    rate: float = 7e-5
+    temperature: float = 0.05
+    teacher_temperature: float = 0.02
+    groups: int = 1
+    query_length: int = 24
+    passage_length: int = 144
+    precision: str = "fast"
+    depth: int = 100
+    seed: int = 0
+
+    def sized(self) -> OwnCorpus:
+        """With what the budget sets."""
+        if self.budget not in BUDGETS:
+            near = nearest(self.budget, BUDGETS)
+            raise UserError(f"budget={self.budget!r} is not a budget; {near}")
+        sizes = dataclasses.asdict(BUDGETS[self.budget])
+        sizes = {name: n for name, n in sizes.items() if getattr(self, name) == _OF_BUDGET}
+        sized = dataclasses.replace(self, **sizes)
+        if sized.rounds not in (1, 2):
+            raise UserError(f"rounds={sized.rounds} is not a number of rounds; give 1 or 2")
+        return sized
+
+    @property
+    def scratch(self) -> bool:
+        return self.start == "none"
+
+    @property
+    def vocabulary(self) -> Ref:
+        return "wordpiece-16k" if self.scratch else self.start
+
+    @property
+    def kept(self) -> Ref:
+        """The model whose reading and weights retrievers keep."""
+        return "" if self.scratch else self.start
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The shape of a BERT from scratch; that of a start replaces it."""
+        return {
+            "bert.BertConfig.vocab_size": 16384,
+            "bert.BertConfig.hidden_size": self.width,
+            "bert.BertConfig.num_layers": self.layers,
+            "bert.BertConfig.num_heads": self.heads,
+            "bert.BertConfig.intermediate_size": 4 * self.width,
+        }
+
+
+def own_corpus(run: Run, p: OwnCorpus) -> None:
     """A retriever for documents of your own, measured honestly: a folder with or without queries.
 
         qac run own_corpus --data_dir DATA --out out/mine --budget small
@@ -123,335 +149,200 @@ def own_corpus(
     Commonly overridden: --start (any encoder; none: from scratch), --budget (tiny, small, medium,
     large), --generator, --format and --cut (other documents, see `qac prepare --help`; --cut
     sentences cuts long ones), --qac True (query-as-context pre-training from the start), --rounds 1
-    or 2, what else a budget sets (see Budget), --temperature (1.0 for a start whose vectors are not
+    or 2, what else a budget sets (see Sizes), --temperature (1.0 for a start whose vectors are not
     normalised), --share (of the trained weights in their average with the start's; 1: no average),
     --groups (a step; as many as devices), --precision (fast: products of bfloat16 numbers where the
     machine has instructions for them; float32), --window (tokens of the windows by the best of
     which a passage is ranked too; an index of 144 tokens a passage has 35 of 8, 27 kB in all; 0:
     none).
     """
-    if budget not in BUDGETS:
-        raise UserError(f"budget={budget!r} is not a budget; {nearest(budget, BUDGETS)}")
-    given = locals()
-    changed = {f.name: given[f.name] for f in dataclasses.fields(Budget)}
-    sizes = dataclasses.replace(
-        BUDGETS[budget], **{name: value for name, value in changed.items() if value is not None}
-    )
-    if sizes.rounds not in (1, 2):
-        raise UserError(f"rounds={sizes.rounds} is not a number of rounds; give 1 or 2")
-    scratch, window = start == "none", sizes.window
+    p = p.sized()
     run.title = TITLE
-    run.defaults["precision"] = precision
-    vocabulary = "wordpiece-16k" if scratch else start
-    passages = run(
-        Prepare,
-        "passages",
-        format=format,
-        documents=run.data,
-        tokenizer=vocabulary,
-        seed=seed,
-        cut=cut,
-    )
-    questions = _questions(run, passages, generator, sizes, seed)
-    searched = _Searched(run, questions, depth)
-    trained = {"queries": f"{questions}/train_queries.jsonl", "qrels": f"{questions}/train.tsv"}
-
-    model = _from_scratch(run, passages, sizes, seed) if scratch else start
+    run.usual(precision=p.precision)
+    run.usual(Prepare, Split, Extract, Generate, Collect, Group, Tokenize, Train, seed=p.seed)
+    documents = {"format": p.format, "documents": run.data, "tokenizer": p.vocabulary}
+    passages = run(Prepare, "passages", cut=p.cut, **documents)
+    questions = _questions(run, p, passages)
+    trained = judged(questions, "train")
+    model = _from_scratch(run, p, passages) if p.scratch else p.start
     init = model
-    if scratch if qac is None else qac:
-        init = _pretrained(run, model, vocabulary, trained, sizes, 4e-4 if scratch else 2e-5, seed)
-
-    # Whose reading and weights retrievers keep.
-    kept = "" if scratch else start
-    pooling = "mean" if scratch else ""
-    bm25 = run(Bm25, "bm25", passages=passages)
-    searched.add("bm25", bm25)
-    index = _index(run, "_start", model, passages, window, pooling=pooling)
-    searched.add("start", index)
-    hybrid = searched.fused("start", index, bm25, "_start")
-    indexes, retrievers, grouped = [index], list[Ref](), list[Ref]()
-    for number in range(1, sizes.rounds + 1):
-        similar = run(
-            Group,
-            f"groups_{number}",
-            passages=passages,
-            queries=trained["queries"],
-            qrels=trained["qrels"],
-            size=sizes.n_passages,
-            turns=sizes.turns,
-            teacher=hybrid,
-            seed=seed,
-        )
-        examples = run(
-            Tokenize,
-            f"examples_{number}",
-            task="groups",
-            pairs=similar,
-            tokenizer=vocabulary,
-            like=kept,
-            seed=seed,
-        )
+    if p.scratch if p.qac is None else p.qac:
+        init = _pretrained(run, p, model, trained)
+    systems = _Systems(run, p, passages, questions)
+    pooling = "mean" if p.scratch else ""
+    hybrid = systems.add("start", model, pooling=pooling)
+    retrievers, grouped = list[Ref](), list[Ref]()
+    for number in range(1, p.rounds + 1):
+        sizes = {"size": p.n_passages, "turns": p.turns, "teacher": hybrid}
+        grouped.append(run(Group, f"groups_{number}", passages=passages, **trained, **sizes))
+        read = {"pairs": grouped[-1], "tokenizer": p.vocabulary, "like": p.kept}
         model_of_round = run(
             Train,
             f"trained_{number}",
             "objectives/listwise.gin",
-            examples=examples,
-            init=init if number == 1 else retrievers[-1],
-            seed=seed,
-            settings={"n_passages": sizes.n_passages, "n_queries": sizes.n_queries},
-            lengths={"query": query_length, "passages": passage_length},
+            examples=run(Tokenize, f"examples_{number}", task="groups", **read),
+            init=retrievers[-1] if retrievers else init,
+            settings={"n_passages": p.n_passages, "n_queries": p.n_queries},
+            lengths={"query": p.query_length, "passages": p.passage_length},
             crop="right",
             separate_documents=False,
-            epochs=0.0,
-            steps=sizes.fine_steps,
-            batch_size=groups,
-            microbatch=0,
+            steps=p.fine_steps,
+            batch_size=p.groups,
             log_every=10,
             bind={
-                **_shape(sizes),
-                "listwise.Listwise.temperature": temperature,
-                "listwise.Listwise.teacher_temperature": teacher_temperature,
-                "optimizers.Optimizer.learning_rate": rate,
+                **p.shape,
+                "listwise.Listwise.temperature": p.temperature,
+                "listwise.Listwise.teacher_temperature": p.teacher_temperature,
+                RATE: p.rate,
             },
         )
-        retriever = run(
-            Average, f"retriever_{number}", model=model_of_round, start=kept, share=share
-        )
-        index = _index(run, f"_{number}", retriever, passages, window)
-        searched.add(str(number), index)
-        hybrid = searched.fused(str(number), index, bm25, f"_{number}")
-        retrievers.append(retriever)
-        indexes.append(index)
-        grouped.append(similar)
-    _concluded(run, searched, questions, model, pooling, retrievers, indexes, grouped, bm25)
+        averaged = {"model": model_of_round, "start": p.kept, "share": p.share}
+        retrievers.append(run(Average, f"retriever_{number}", **averaged))
+        hybrid = systems.add(str(number), retrievers[-1])
+    _concluded(run, systems, model, pooling, retrievers, grouped)
 
 
-def _index(run: Run, end: str, encoder: Ref, passages: Ref, window: int, **options: Any) -> Ref:
-    """An exact index: a teacher and windows need the vectors themselves."""
-    vectors = run(
-        Embed, f"vectors{end}", passages=passages, encoder=encoder, window=window, **options
-    )
-    return run(Index, f"index{end}", vectors=vectors, method="exact")
+class _Systems:
+    """Retrievers, their indexes, and runs of the validation and test questions by each."""
 
+    def __init__(self, run: Run, p: OwnCorpus, passages: Ref, questions: Ref):
+        self._run, self._p, self._passages = run, p, passages
+        self.questions = questions
+        self.names: list[str] = []
+        self.indexes: list[Ref] = []
+        self._search("valid_bm25", "run_bm25", run(Bm25, "bm25", passages=passages))
 
-class _Searched:
-    """Runs of the validation and test questions by every system."""
+    def add(self, name: str, encoder: Ref, **options: Any) -> Ref:
+        """Searches with a retriever, then with BM25 beside it; returns the index of both.
 
-    def __init__(self, run: Run, questions: Ref, depth: int):
-        self._run, self._questions, self._depth = run, questions, depth
-        self.alone: list[str] = []  # systems by themselves, then fused with BM25
-        self.both: list[str] = []
-
-    def add(self, name: str, index: Ref) -> None:
-        """Searches an index by itself."""
-        self._search(f"valid_{name}", "validation", index)
-        self._search(f"run_{name}", "test", index)
-        self.alone.append(name)
-
-    def fused(self, name: str, index: Ref, bm25: Ref, end: str) -> Ref:
-        """The index with BM25 beside it, whose weight is chosen on the validation questions."""
-        hybrid = self.hybrid(f"hybrid{end}", index, bm25)
-        self._search(f"valid_fused_{name}", "validation", hybrid)
-        self._search(f"fused_{name}", "test", hybrid)
-        self.both.append(name)
+        The index is exact: a teacher and windows need the vectors themselves.
+        """
+        embedding = {"encoder": encoder, "window": self._p.window, **options}
+        vectors = self._run(Embed, f"vectors_{name}", passages=self._passages, **embedding)
+        index = self._run(Index, f"index_{name}", vectors=vectors, **EXACT)
+        self._search(f"valid_{name}", f"run_{name}", index)
+        hybrid = self.hybrid(f"hybrid_{name}", index)
+        self._search(f"valid_fused_{name}", f"fused_{name}", hybrid)
+        self.names.append(name)
+        self.indexes.append(index)
         return hybrid
 
-    def hybrid(self, name: str, index: Ref, bm25: Ref, **more: Ref) -> Ref:
-        questions = self._questions
-        return self._run(
-            Hybrid,
-            name,
-            index=index,
-            bm25=bm25,
-            queries=f"{questions}/validation_queries.jsonl",
-            qrels=f"{questions}/validation.tsv",
-            **more,
-        )
+    def hybrid(self, name: str, index: Ref, **more: Ref) -> Ref:
+        """The index with BM25 beside it, whose weight is chosen on the validation questions."""
+        known = judged(self.questions, "validation")
+        return self._run(Hybrid, name, index=index, bm25="stage:bm25", **known, **more)
 
-    def _search(self, name: str, part: str, index: Ref) -> None:
-        asked = f"{self._questions}/{part}_queries.jsonl"
-        self._run(Search, name, index=index, queries=asked, k=self._depth)
+    def _search(self, validation: str, test: str, index: Ref) -> None:
+        for name, part in ((validation, "validation"), (test, "test")):
+            asked = f"{self.questions}/{part}_queries.jsonl"
+            self._run(Search, name, index=index, queries=asked, k=self._p.depth)
 
-    def runs(self, alone: str, both: str) -> Ref:
-        """All runs whose names begin with these."""
-        names = [f"{alone}_{n}" for n in self.alone] + [f"{both}_{n}" for n in self.both]
-        return ",".join(f"stage:{name}" for name in names)
+    def judged(self, name: str, alone: str, fused: str, part: str) -> Ref:
+        """The metrics of all runs whose names begin with these."""
+        runs = [f"stage:{alone}_{n}" for n in ("bm25", *self.names)]
+        runs += [f"stage:{fused}_{n}" for n in self.names]
+        judging = {"qrels": f"{self.questions}/{part}.tsv", "permutations": 10_000}
+        return self._run(Evaluate, name, runs=runs, measures=MEASURES, **judging)
 
 
-def _questions(run: Run, passages: Ref, generator: Ref, sizes: Budget, seed: int) -> Ref:
+def _questions(run: Run, p: OwnCorpus, passages: Ref) -> Ref:
     """Questions for training, validation and test, split by document before any is generated."""
-    parts = {
-        part: run(
-            Split, part, passages=passages, collection=run.data, part=name, share=0.1, seed=seed
-        )
-        for part, name in (("training", "train"), ("validation", "validation"), ("test", "test"))
-    }
+    of_corpus = {"passages": passages, "collection": run.data}
+    training, validation, test = (
+        run(Split, name, part=part, **of_corpus)
+        for name, part in (("training", "train"), ("validation", "validation"), ("test", "test"))
+    )
 
-    def generated(name: str, of: Ref, **more: Any) -> Ref:
+    def generated(name: str, of: Ref, samples: int, **more: Any) -> Ref:
         return run(
             Generate,
             name,
-            **{
-                "passages": of,
-                "generator": generator,
-                "max_input": 192,
-                "title": "space",
-                "seed": seed,
-                "well_formed": True,
-                "samples": sizes.samples,
-                "max_tokens": 24,
-                "temperature": 0.6,
-                "top_p": 0.8,
-                "no_repeat_ngram": 2,  # a small generator repeats itself otherwise
-                **more,
-            },
+            passages=of,
+            generator=p.generator,
+            max_input=192,
+            title="space",
+            well_formed=True,
+            samples=samples,
+            max_tokens=24,
+            temperature=0.6,
+            top_p=0.8,
+            no_repeat_ngram=2,  # a small generator repeats itself otherwise
+            **more,
         )
 
-    training = parts["training"]
-    of_passages = {"passages": training, "seed": seed}
     contexts = [
-        generated("contexts", training),
-        run(Extract, "spans", **of_passages, keep=sizes.spans),
-        run(Extract, "titles", **of_passages, method="title"),
-        run(Extract, "keywords", **of_passages, method="keywords", keep=sizes.keywords),
+        generated("contexts", training, p.samples),
+        run(Extract, "spans", passages=training, keep=p.spans),
+        run(Extract, "titles", passages=training, method="title"),
+        run(Extract, "keywords", passages=training, method="keywords", keep=p.keywords),
     ]
-    aside = {"samples": 4, "specific": 1.0}
     return run(
         Collect,
         "questions",
-        collection=run.data,
-        passages=passages,
-        contexts=",".join(contexts),
-        validation_contexts=generated("validation_contexts", parts["validation"], **aside),
-        test_contexts=generated("test_contexts", parts["test"], **aside),
+        **of_corpus,
+        contexts=contexts,
+        validation_contexts=generated("validation_contexts", validation, 4, specific=1.0),
+        test_contexts=generated("test_contexts", test, 4, specific=1.0),
         each=32,  # of each source: all
-        at_most=sizes.train_queries,
-        seed=seed,
+        at_most=p.train_queries,
     )
 
 
-def _shape(sizes: Budget) -> dict[str, Any]:
-    """The shape of a BERT from scratch; that of a start replaces it."""
-    return {
-        "bert.BertConfig.vocab_size": 16384,
-        "bert.BertConfig.hidden_size": sizes.width,
-        "bert.BertConfig.num_layers": sizes.layers,
-        "bert.BertConfig.num_heads": sizes.heads,
-        "bert.BertConfig.intermediate_size": 4 * sizes.width,
-    }
-
-
-def _from_scratch(run: Run, passages: Ref, sizes: Budget, seed: int) -> Ref:
+def _from_scratch(run: Run, p: OwnCorpus, passages: Ref) -> Ref:
     """A BERT by masked-language modelling on the passages."""
-    words = run(Tokenize, "words", task="mlm", passages=passages, seed=seed)
     return run(
         Train,
         "base",
         "objectives/mlm.gin",
-        examples=words,
-        seed=seed,
+        examples=run(Tokenize, "words", task="mlm", passages=passages),
         lengths={"tokens": PASSAGE_TOKENS},
-        steps=sizes.mlm_steps,
-        batch_size=sizes.batch,
-        microbatch=0,
-        bind={
-            **_shape(sizes),
-            "masking.Masking.rate": 0.30,
-            "optimizers.Optimizer.learning_rate": 1e-3,
-        },
+        steps=p.mlm_steps,
+        batch_size=p.batch,
+        bind={**p.shape, "masking.Masking.rate": 0.30, RATE: 1e-3},
     )
 
 
-def _pretrained(
-    run: Run,
-    model: Ref,
-    vocabulary: Ref,
-    trained: dict[str, Ref],
-    sizes: Budget,
-    rate: float,
-    seed: int,
-) -> Ref:
+def _pretrained(run: Run, p: OwnCorpus, model: Ref, trained: dict[str, Ref]) -> Ref:
     """Query-as-context pre-training from a model's weights (CoT-MAE).
 
     On the training questions, from which those with the text of a test question were removed.
     """
-    pairs = run(
-        Tokenize,
-        "pairs",
-        task="passage_query",
-        passages="stage:training",
-        tokenizer=vocabulary,
-        seed=seed,
-        **trained,
-    )
+    read = {"passages": "stage:training", "tokenizer": p.vocabulary}
     return run(
         Train,
         "encoder",
         "objectives/cotmae.gin",
-        examples=pairs,
+        examples=run(Tokenize, "pairs", **read, **trained),
         init=model,
-        seed=seed,
         lengths={"passage": PASSAGE_TOKENS, "context": CONTEXT_TOKENS},
-        steps=sizes.qac_steps,
-        batch_size=sizes.batch,
+        steps=p.qac_steps,
+        batch_size=p.batch,
         microbatch=0,
-        bind={**_shape(sizes), "optimizers.Optimizer.learning_rate": rate},
+        bind={**p.shape, RATE: 4e-4 if p.scratch else 2e-5},
     )
 
 
 def _concluded(
-    run: Run,
-    searched: _Searched,
-    questions: Ref,
-    start: Ref,
-    pooling: str,
-    retrievers: list[Ref],
-    indexes: list[Ref],
-    grouped: list[Ref],
-    bm25: Ref,
+    run: Run, systems: _Systems, start: Ref, pooling: str, retrievers: list[Ref], grouped: list[Ref]
 ) -> None:
     """The choice by the validation questions, the figures on the test questions, the report."""
-    validation = f"{questions}/validation.tsv"
-    leaks = run(
-        Leaks,
-        "leaks",
-        questions=questions,
-        aside="stage:validation,stage:test",
-        training=",".join(grouped),
-    )
-    judged = {"permutations": 10_000, "measures": MEASURES}
-    validated = run(
-        Evaluate,
-        "validated",
-        runs=searched.runs("valid", "valid_fused"),
-        qrels=validation,
-        **judged,
-    )
+    questions = systems.questions
+    aside = ["stage:validation", "stage:test"]
+    leaks = run(Leaks, "leaks", questions=questions, aside=aside, training=grouped)
+    validated = systems.judged("validated", "valid", "valid_fused", "validation")
     choice = run(
         Choose,
         "choice",
         start=start,
-        models=",".join(retrievers),
-        runs=",".join(f"stage:valid_{name}" for name in searched.both),
-        indexes=",".join(indexes),
-        qrels=validation,
+        models=retrievers,
+        runs=[f"stage:valid_{name}" for name in systems.names],
+        indexes=systems.indexes,
+        qrels=f"{questions}/validation.tsv",
     )
-    best = run(
-        Export,
-        "best",
-        model=f"{choice}/model",
-        form="sentence_transformers",
-        pooling=pooling,
-        peers=False,
-    )
-    index = searched.hybrid("index", f"{choice}/index", bm25, encoder=best)
-    metrics = run(
-        Evaluate,
-        "metrics",
-        runs=searched.runs("run", "fused"),
-        qrels=f"{questions}/test.tsv",
-        **judged,
-    )
+    form = {"form": "sentence_transformers", "pooling": pooling, "peers": False}
+    best = run(Export, "best", model=f"{choice}/model", **form)
+    index = systems.hybrid("index", f"{choice}/index", encoder=best)
+    metrics = systems.judged("metrics", "run", "fused", "test")
     names = _names()
     summary = run(
         Conclude,
@@ -462,21 +353,14 @@ def _concluded(
         questions=questions,
         leaks=leaks,
         bm25="run_bm25",
-        alone=tuple(f"run_{name}" for name in searched.both),
-        fused=tuple(f"fused_{name}" for name in searched.both),
+        alone=tuple(f"run_{name}" for name in systems.names),
+        fused=tuple(f"fused_{name}" for name in systems.names),
         index=index,
         names=names,
     )
     run.published["summary.json"] = f"{summary}/summary.json"
-    run(
-        Report,
-        "report",
-        verdict=summary,
-        metrics=f"{metrics},{validated}",
-        after=index,
-        title=TITLE,
-        names=names,
-    )
+    shown = {"metrics": [metrics, validated], "after": index, "title": TITLE, "names": names}
+    run(Report, "report", verdict=summary, **shown)
 
 
 def _names() -> dict[str, str]:

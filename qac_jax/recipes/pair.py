@@ -9,12 +9,21 @@ from typing import Any
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
-from qac_jax.recipes.claims import MEANS, NO_DROPOUT, TINY
+from qac_jax.recipes.finetuning import (
+    EXACT,
+    FINETUNE,
+    MARCO_TEST,
+    MARCO_TRAIN,
+    RATE,
+    SMALL,
+    Paper,
+    judged,
+    searched,
+)
 from qac_jax.recipes.frontier import LARGE
 from qac_jax.stages.analyse import Similarities
-from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate
-from qac_jax.stages.index import Bm25, Index
+from qac_jax.stages.index import Bm25
 from qac_jax.stages.mine import Label
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.questions import Sample, Unite
@@ -23,74 +32,51 @@ from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 
 
-ERNIE, ERNIE_LARGE = "data:ernie-2.0-base-en", "data:ernie-2.0-large-en"
 # 1.8 million queries (section 4.1): Yahoo! Answers, SQuAD, TriviaQA, HotpotQA and ORCAS.
 UNLABELLED = (
     "data:yahoo_answers.tsv,data:squad.jsonl,data:triviaqa.jsonl,data:hotpotqa.jsonl,data:orcas.tsv"
 )
-MARCO_TRAIN: Mapping[str, Any] = {
-    "queries": "data:marco/train.query.txt",
-    "qrels": "data:marco/qrels.train.tsv",
-}
-MARCO_TEST = "data:marco/dev.query.txt"
 NQ_TRAIN, NQ_TEST = "data:biencoder-nq-train.json", "data:nq-test.qa.csv"
+MARCO_JUDGED = {"qrels": MARCO_TEST["qrels"], "protocol": "msmarco"}
+ADAM = "optimizers.Optimizer.name"
+WARMUP = "optimizers.Optimizer.warmup_ratio"
 
 
-def dpr(
-    run: Run, bert: Ref, test: Ref, depth: int, seed: int, epochs: float = 10.0, **examples: Any
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Dpr(Paper):
+    bert: str = "data:ernie-2.0-base-en"
+
+
+def _dpr(run: Run, p: Dpr, test: Ref, depth: int, epochs: float, **examples: Any) -> None:
     """A dual encoder with one hard negative per query and in-batch negatives, and its run."""
-    triples = run(
-        Tokenize,
-        "dpr_examples",
-        task="triples",
-        tokenizer=bert,
-        keep=30,
-        title="separate",
-        **examples,
-    )
+    read = {"tokenizer": p.bert, "title": "separate", "keep": 30}
     encoder = run(
         Train,
         "dpr",
-        "objectives/finetune.gin",
-        examples=triples,
-        init=bert,
-        seed=seed,
+        FINETUNE,
+        examples=run(Tokenize, "dpr_examples", task="triples", **read, **examples),
+        init=p.bert,
+        seed=p.seed,
         settings={"n_passages": 2},
         lengths={"query": 32, "passages": 128},
         epochs=epochs,
         batch_size=128,
         bind={"encoders.DualEncoderConfig.tied": False, "optimizers.Optimizer.weight_decay": 0.0},
     )
-    _searched(run, "dpr", encoder, test, depth)
+    searched(run, "dpr_{}", encoder, "stage:passages", test, depth, index=EXACT)
 
 
-def _searched(run: Run, name: str, encoder: Ref, queries: Ref, depth: int) -> Ref:
-    vectors = run(Embed, f"{name}_vectors", encoder=encoder, passages="stage:passages")
-    index = run(Index, f"{name}_index", vectors=vectors, method="exact")
-    return run(Search, f"{name}_run", index=index, queries=queries, k=depth)
+def _dpr_msmarco(run: Run, p: Dpr) -> None:
+    run.usual(skip_bad=p.skip_bad)
+    documents = {"documents": "data:marco", "tokenizer": p.bert}
+    passages = run(Prepare, "passages", format="msmarco_passages", **documents)
+    negatives = "data:qidpidtriples.train.full.2.tsv.gz"
+    examples = {"passages": passages, **MARCO_TRAIN, "negatives": negatives}
+    _dpr(run, p, MARCO_TEST["queries"], 1000, 10.0, **examples)
 
 
-def _marco_passages(run: Run, bert: Ref) -> Ref:
-    return run(
-        Prepare, "passages", format="msmarco_passages", documents="data:marco", tokenizer=bert
-    )
-
-
-def _wikipedia(run: Run, bert: Ref, depth: int) -> Ref:
-    """Wikipedia's 21 million passages, and BM25's run of the test questions."""
-    passages = run(
-        Prepare, "passages", format="dpr", documents="data:psgs_w100.tsv", tokenizer=bert
-    )
-    words = run(Bm25, "bm25", passages=passages)
-    run(Search, "bm25_run", index=words, queries=NQ_TEST, k=depth)
-    return passages
-
-
-def dpr_msmarco(run: Run, bert: str = ERNIE, skip_bad: int = 1000, seed: int = 0) -> None:
+def dpr_msmarco(run: Run, p: Dpr) -> None:
     """The baseline on MS MARCO's passages: DPR with one BM25 negative (Karpukhin et al., 2020).
-
-        qac run dpr_msmarco --data_dir DATA --out out/dpr_msmarco
 
     It is also PAIR's retriever of candidates (pair_msmarco).
 
@@ -100,55 +86,34 @@ def dpr_msmarco(run: Run, bert: str = ERNIE, skip_bad: int = 1000, seed: int = 0
     Commonly overridden: --bert, dpr/train.Schedule.epochs, .batch_size, .microbatch.
     """
     run.title = "DPR on MS MARCO's passages"
-    run.defaults["skip_bad"] = skip_bad
-    _dpr_msmarco(run, bert, seed)
-    run(
-        Evaluate,
-        "metrics",
-        runs="stage:dpr_run",
-        qrels="data:marco/qrels.dev.tsv",
-        protocol="msmarco",
-    )
+    _dpr_msmarco(run, p)
+    run(Evaluate, "metrics", runs="stage:dpr_run", **MARCO_JUDGED)
 
 
-def _dpr_msmarco(run: Run, bert: Ref, seed: int) -> None:
-    dpr(
-        run,
-        bert,
-        MARCO_TEST,
-        1000,
-        seed,
-        passages=_marco_passages(run, bert),
-        **MARCO_TRAIN,
-        negatives="data:qidpidtriples.train.full.2.tsv.gz",
-    )
+def _dpr_nq(run: Run, p: Dpr) -> dict[str, Ref]:
+    """DPR and BM25 on Wikipedia's 21 million passages; what runs are judged by."""
+    run.usual(skip_bad=p.skip_bad)
+    documents = {"documents": "data:psgs_w100.tsv", "tokenizer": p.bert}
+    passages = run(Prepare, "passages", format="dpr", **documents)
+    words = run(Bm25, "bm25", passages=passages)
+    run(Search, "bm25_run", index=words, queries=NQ_TEST, k=100)
+    _dpr(run, p, NQ_TEST, 100, 40.0, training=NQ_TRAIN, training_format="dpr")
+    return {"queries": NQ_TEST, "passages": passages}
 
 
-def dpr_nq(run: Run, bert: str = ERNIE, skip_bad: int = 1000, seed: int = 0) -> None:
+def dpr_nq(run: Run, p: Dpr) -> None:
     """The baseline on Natural Questions: DPR over Wikipedia's 21 million passages.
-
-        qac run dpr_nq --data_dir DATA --out out/dpr_nq
 
     From DPR's own training file: its questions that have a positive passage (58,812), each with its
     positives and BM25's hard negatives, as text.
 
     Set: --data_dir, with DPR's psgs_w100.tsv, biencoder-nq-train.json and nq-test.qa.csv, and a
     BERT in ernie-2.0-base-en.
-    Commonly overridden: --bert, dpr/train.Schedule.epochs, .batch_size,
-    .microbatch.
+    Commonly overridden: --bert, dpr/train.Schedule.epochs, .batch_size, .microbatch.
     """
     run.title = "DPR on Natural Questions"
-    run.defaults["skip_bad"] = skip_bad
-    passages = _dpr_nq(run, bert, seed)
-    run(
-        Evaluate, "metrics", runs="stage:dpr_run,stage:bm25_run", queries=NQ_TEST, passages=passages
-    )
-
-
-def _dpr_nq(run: Run, bert: Ref, seed: int) -> Ref:
-    passages = _wikipedia(run, bert, 100)
-    dpr(run, bert, NQ_TEST, 100, seed, 40.0, training=NQ_TRAIN, training_format="dpr")
-    return passages
+    judging = _dpr_nq(run, p)
+    run(Evaluate, "metrics", runs="stage:dpr_run,stage:bm25_run", **judging)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,159 +127,125 @@ class Labels:
     negative: float = 0.1
     negatives: int = 4  # per positive
     candidates: int = 50  # of a query, scored by the teacher
-    labelled: str = "all"  # candidates above `positive`; the released data have the "best" one
+    labelled_as: str = "all"  # candidates above `positive`; the released data have the "best" one
     extend: bool = True  # judged queries get positives that the teacher is sure of (section 3.3)
     fill: int = 0
     pseudo_labels: bool = True
     pretraining: bool = True
+    seed: int = 0
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """The settings of a stage that labels."""
+        return {
+            "positive": self.positive,
+            "negative": self.negative,
+            "positives": self.labelled_as,
+            "extend": self.extend,
+            "count": self.negatives,
+            "depth": self.candidates,
+            "fill": self.fill,
+        }
 
 
-def teacher(
-    run: Run, name: str, examples: Ref, init: Ref, seed: int, *files: str, **more: Any
-) -> Ref:
+@dataclasses.dataclass(frozen=True)
+class Pair(Labels, Dpr):
+    unlabelled_sources: str = UNLABELLED
+    unlabelled_count: int = 1_800_000
+    teacher_bert: str = "data:ernie-2.0-large-en"
+
+    def unlabelled(self, run: Run) -> Ref:
+        queries, count = self.unlabelled_sources, self.unlabelled_count
+        return f"{run(Sample, 'unlabelled', queries=queries, count=count)}/queries.jsonl"
+
+    def teacher(self, run: Run, examples: Ref, **more: Any) -> Ref:
+        init = self.teacher_bert
+        return teacher(run, "teacher", examples, init, seed=self.seed, **more, bind=LARGE)
+
+
+def teacher(run: Run, name: str, examples: Ref, init: Ref, *files: str, **more: Any) -> Ref:
     """A cross-encoder that classifies pairs."""
-    return run(
-        Train,
-        name,
-        "objectives/cross_encoder.gin",
-        *files,
-        **{
-            "examples": examples,
-            "init": init,
-            "seed": seed,
-            "settings": None,
-            "lengths": {"pair": 160},
-            "epochs": 2.0,
-            "batch_size": 256,
-            **more,
-        },
-    )
+    given = {"epochs": 2.0, **more}
+    files = ("objectives/cross_encoder.gin", *files)
+    return run(Train, name, *files, examples=examples, init=init, **given)
 
 
-def teacher_examples(
-    run: Run, name: str, trained: Mapping[str, Ref], negatives: Ref, bert: Ref, **more: Any
-) -> Ref:
+def teacher_examples(run: Run, name: str, bert: Ref, negatives: Ref, **more: Any) -> Ref:
     """1 positive to 4 negatives of the first 1,000 candidates."""
-    given = {
-        **trained,
-        "negatives": negatives,
-        "seed": 111,
-        "depth": 1000,
-        "negatives_per_query": 4,
-        **more,
-    }
-    return run(
-        Tokenize, name, task="cross_encoder", passages="stage:passages", tokenizer=bert, **given
-    )
+    given = {"seed": 111, "depth": 1000, "negatives_per_query": 4, **more}
+    read = {"passages": "stage:passages", "negatives": negatives, "tokenizer": bert}
+    return run(Tokenize, name, task="cross_encoder", **read, **given)
+
+
+def scored(run: Run, by: Ref, queries: Ref, k: int, **more: Any) -> Ref:
+    """The candidates with a teacher's scores."""
+    read = {"candidates": "stage:candidates", "passages": "stage:passages", "queries": queries}
+    return run(Search, "scored", reranker=by, k=k, **read, **more)
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    judged: Ref
+    all: Ref  # these and unlabelled ones
+    pretrained_on: Ref  # in the paper the unlabelled ones (section 3.4)
+    test: Ref
+    depth: int  # passages that are found for a test question
+    labels: Mapping[str, Any]  # what is known of them
 
 
 def labelled(
     run: Run,
-    how: Labels,
-    *,
-    start: Ref,
-    bert: Ref,
-    judged: Ref,  # the judged queries
-    queries: Ref,  # these and unlabelled ones
-    unlabelled: Ref,
+    p: Labels,
+    questions: Questions,
     scored: Ref,  # "": negatives that no teacher has scored
-    test: Ref,
-    depth: int,
-    seed: int,
-    labels: Mapping[str, Any],
-    files: tuple[str, ...] = (),
-    bind: Mapping[str, Any] | None = None,
-    schedule: Mapping[str, Any] | None = None,
-    rates: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+    init: Ref,
+    bert: Ref,
+    *files: str,
+    epochs: float = 10.0,
+    bind: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> Ref:
     """Labels of all queries for pre-training and of the judged ones for fine-tuning; both
-    trainings.
+    trainings, with what is bound for each.
     """
-    pretrained_on = unlabelled  # in the paper (section 3.4)
-    if not how.pseudo_labels:
-        pretrained_on, scored = judged, ""
-    if not how.pretraining:  # fine-tuning alone, on all labels
-        pretrained_on = queries
+    pretrained_on = questions.pretrained_on
+    if not p.pseudo_labels:
+        pretrained_on, scored = questions.judged, ""
+    if not p.pretraining:  # fine-tuning alone, on all labels
+        pretrained_on = questions.all
+    labels = {"lines": "pair", **questions.labels}  # 1:4 is one positive on four lines
+    known = {"passages": "stage:passages", "candidates": "stage:candidates", "scored": scored}
     examples = []
     for name, made, asked in (
         ("labels", "pair_examples", pretrained_on),
-        ("judged_labels", "judged_examples", judged),
+        ("judged_labels", "judged_examples", questions.judged),
     ):
-        given = {
-            "candidates": "stage:candidates",
-            "scored": scored,
-            "lines": "pair",  # 1:4 is one positive on four lines
-            "positive": how.positive,
-            "negative": how.negative,
-            "positives": how.labelled,
-            "extend": how.extend,
-            "order": "ranked",
-            "count": how.negatives,
-            "depth": how.candidates,
-            "fill": how.fill,
-            **labels,
-        }
-        found = run(Label, name, passages="stage:passages", queries=asked, **given)
-        examples.append(
-            run(
-                Tokenize,
-                made,
-                task="triples",
-                passages="stage:passages",
-                negatives=found,
-                tokenizer=bert,
-                title="separate",
-            )
-        )
-
-    def trained(name: str, of: Ref, init: Ref, alpha: float, rate: Mapping[str, Any]) -> Ref:
-        return run(
+        found = run(Label, name, queries=asked, **known, **p.rule, **labels)
+        read = {"passages": "stage:passages", "tokenizer": bert, "title": "separate"}
+        examples.append(run(Tokenize, made, task="triples", negatives=found, **read))
+    trainings = [
+        ("pretrained", examples[0], p.alpha, bind[0]),
+        ("pair", examples[1], p.finetuning_alpha, bind[1]),
+    ]
+    if not p.pretraining:
+        trainings = [("pair", examples[0], p.finetuning_alpha, bind[1])]
+    for name, triples, alpha, bound in trainings:
+        init = run(
             Train,
             name,
             "objectives/pair.gin",
             *files,
-            **{"examples": of, "init": init, "seed": seed, "epochs": 10.0, **(schedule or {})},
-            bind={
-                **(bind or {}),
-                **rate,
-                "pair.Pair.alpha": alpha,
-                "encoders.DualEncoderConfig.tied": how.tied,
-            },
+            examples=triples,
+            init=init,
+            seed=p.seed,
+            epochs=epochs,
+            bind={**bound, "pair.Pair.alpha": alpha, "encoders.DualEncoderConfig.tied": p.tied},
         )
-
-    all_labels, of_judged = examples
-    if how.pretraining:
-        start = trained("pretrained", all_labels, start, how.alpha, rates[0])
-        encoder = trained("pair", of_judged, start, how.finetuning_alpha, rates[1])
-    else:
-        encoder = trained("pair", all_labels, start, how.finetuning_alpha, rates[1])
-    return _searched(run, "pair", encoder, test, depth)
+    test, depth = questions.test, questions.depth
+    return searched(run, "pair_{}", init, "stage:passages", test, depth, index=EXACT)
 
 
-def pair_msmarco(
-    run: Run,
-    alpha: float = 0.1,
-    finetuning_alpha: float = 0.0,
-    tied: bool = True,
-    positive: float = 0.9,
-    negative: float = 0.1,
-    negatives: int = 4,
-    candidates: int = 50,
-    labelled_as: str = "all",
-    extend: bool = True,
-    fill: int = 0,
-    pseudo_labels: bool = True,
-    pretraining: bool = True,
-    unlabelled_sources: str = UNLABELLED,
-    unlabelled_count: int = 1_800_000,
-    bert: str = ERNIE,
-    teacher_bert: str = ERNIE_LARGE,
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+def pair_msmarco(run: Run, p: Pair) -> None:
     """PAIR on MS MARCO's passages (Ren et al., 2021).
-
-        qac run pair_msmarco --data_dir DATA --out out/pair_msmarco
 
     A teacher labels a retriever's candidates for judged and unjudged queries; a dual encoder is
     pre-trained with both losses, then fine-tuned with the query-centric one. 8 x 512 examples per
@@ -326,97 +257,34 @@ def pair_msmarco(
     queries (yahoo_answers.tsv, squad.jsonl, triviaqa.jsonl, hotpotqa.jsonl, orcas.tsv; any format
     of query files), and a BERT-large in ernie-2.0-large-en.
     Commonly overridden: --unlabelled_sources, --alpha 0.3, --positive 0.8 --negative 0.2,
-    train.Schedule.microbatch,
-    pair.Pair.denominator, overlays/released.gin.
+    train.Schedule.microbatch, pair.Pair.denominator, overlays/released.gin.
     """
     run.title = "PAIR on MS MARCO's passages"
-    run.defaults["skip_bad"] = skip_bad
-    _dpr_msmarco(run, bert, seed)
-    unlabelled = run(Sample, "unlabelled", queries=unlabelled_sources, count=unlabelled_count)
-    judged, found = MARCO_TRAIN["queries"], f"{unlabelled}/queries.jsonl"
-    queries = f"{judged},{found}"
-    of_judged = run(Search, "train_run", index="stage:dpr_index", queries=judged, k=1000)
-    near = run(Search, "candidates", index="stage:dpr_index", queries=queries, k=50)
-    examples = teacher_examples(run, "teacher_examples", MARCO_TRAIN, of_judged, teacher_bert)
-    by = teacher(run, "teacher", examples, teacher_bert, seed, bind=LARGE)
-    scored = _scored(run, near, by, queries, candidates)
-    labelled(
-        run,
-        Labels(
-            alpha,
-            finetuning_alpha,
-            tied,
-            positive,
-            negative,
-            negatives,
-            candidates,
-            labelled_as,
-            extend,
-            fill,
-            pseudo_labels,
-            pretraining,
-        ),
-        start=bert,
-        bert=bert,
-        judged=judged,
-        queries=queries,
-        unlabelled=found,
-        scored=scored,
-        test=MARCO_TEST,
-        depth=1000,
-        seed=seed,
-        labels={
-            "qrels": MARCO_TRAIN["qrels"],
-            "more": "data:marco/qrels.train.addition.tsv",
-            "exclude": MARCO_TEST,
-        },
-    )
-    run(
-        Evaluate,
-        "metrics",
-        runs="stage:pair_run,stage:dpr_run",
-        qrels="data:marco/qrels.dev.tsv",
-        protocol="msmarco",
-    )
+    _dpr_msmarco(run, p)
+    unlabelled = p.unlabelled(run)
+    asked, test = MARCO_TRAIN["queries"], MARCO_TEST["queries"]
+    queries = f"{asked},{unlabelled}"
+    of_judged = run(Search, "train_run", index="stage:dpr_index", queries=asked)
+    run(Search, "candidates", index="stage:dpr_index", queries=queries, k=50)
+    examples = teacher_examples(run, "teacher_examples", p.teacher_bert, of_judged, **MARCO_TRAIN)
+    labels = {
+        "qrels": MARCO_TRAIN["qrels"],
+        "more": "data:marco/qrels.train.addition.tsv",
+        "exclude": test,
+    }
+    by = scored(run, p.teacher(run, examples), queries, p.candidates)
+    questions = Questions(asked, queries, unlabelled, test, 1000, labels)
+    labelled(run, p, questions, by, p.bert, p.bert)
+    run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run", **MARCO_JUDGED)
 
 
-def _scored(run: Run, candidates: Ref, by: Ref, queries: Ref, k: int, **more: Any) -> Ref:
-    return run(
-        Search,
-        "scored",
-        candidates=candidates,
-        reranker=by,
-        passages="stage:passages",
-        queries=queries,
-        k=k,
-        **more,
-    )
+@dataclasses.dataclass(frozen=True)
+class PairNq(Pair):
+    candidates: int = 100
 
 
-def pair_nq(
-    run: Run,
-    alpha: float = 0.1,
-    finetuning_alpha: float = 0.0,
-    tied: bool = True,
-    positive: float = 0.9,
-    negative: float = 0.1,
-    negatives: int = 4,
-    candidates: int = 100,
-    labelled_as: str = "all",
-    extend: bool = True,
-    fill: int = 0,
-    pseudo_labels: bool = True,
-    pretraining: bool = True,
-    unlabelled_sources: str = UNLABELLED,
-    unlabelled_count: int = 1_800_000,
-    bert: str = ERNIE,
-    teacher_bert: str = ERNIE_LARGE,
-    skip_bad: int = 1000,
-    seed: int = 0,
-) -> None:
+def pair_nq(run: Run, p: PairNq) -> None:
     """PAIR on Natural Questions (Ren et al., 2021), over Wikipedia's 21 million passages.
-
-        qac run pair_nq --data_dir DATA --out out/pair_nq
 
     As on MS MARCO, but trained with Adam, negatives come from an example's group of 512 instead of
     the whole batch, and positives of judged questions are the first passages that hold an answer.
@@ -428,17 +296,15 @@ def pair_nq(
     Commonly overridden: see pair_msmarco.
     """
     run.title = "PAIR on Natural Questions"
-    run.defaults["skip_bad"] = skip_bad
-    passages = _dpr_nq(run, bert, seed)
-    unlabelled = run(Sample, "unlabelled", queries=unlabelled_sources, count=unlabelled_count)
-    found = f"{unlabelled}/queries.jsonl"
-    queries = f"{NQ_TRAIN},{found}"
+    judging = _dpr_nq(run, p)
+    unlabelled = p.unlabelled(run)
+    queries = f"{NQ_TRAIN},{unlabelled}"
     near = run(Search, "candidates", index="stage:dpr_index", queries=queries, k=100)
     # The teacher's positive is the first passage that holds an answer, its negative one without.
     of_teacher = run(
         Label,
         "teacher_labels",
-        passages=passages,
+        passages=judging["passages"],
         candidates=near,
         answers=NQ_TRAIN,
         queries=NQ_TRAIN,
@@ -446,91 +312,39 @@ def pair_nq(
         order="sampled",
         count=1,
     )
-    none = {"queries": "", "qrels": ""}
-    examples = teacher_examples(
-        run, "teacher_examples", none, of_teacher, teacher_bert, negatives_per_query=1
-    )
+    bert = p.teacher_bert
+    examples = teacher_examples(run, "teacher_examples", bert, of_teacher, negatives_per_query=1)
     # One GPU with 64 pairs; on MS MARCO there are four (RocketQA).
-    by = teacher(run, "teacher", examples, teacher_bert, seed, batch_size=64, bind=LARGE)
-    scored = _scored(run, near, by, queries, candidates)
-    adam = {"optimizers.Optimizer.name": "adamw"}  # the paper has LAMB on MS MARCO only
-    labelled(
-        run,
-        Labels(
-            alpha,
-            finetuning_alpha,
-            tied,
-            positive,
-            negative,
-            negatives,
-            candidates,
-            labelled_as,
-            extend,
-            fill,
-            pseudo_labels,
-            pretraining,
-        ),
-        start=bert,
-        bert=bert,
-        judged=NQ_TRAIN,
-        queries=queries,
-        unlabelled=found,
-        scored=scored,
-        test=NQ_TEST,
-        depth=100,
-        seed=seed,
-        labels={"answers": NQ_TRAIN, "exclude": f"data:nq-dev.qa.csv,{NQ_TEST}"},
-        bind={"pair.Pair.negatives_group": 512, **adam},
-        rates=({}, {"train.Schedule.batch_size": 512}),
-    )
-    run(
-        Evaluate,
-        "metrics",
-        runs="stage:pair_run,stage:dpr_run,stage:bm25_run",
-        queries=NQ_TEST,
-        passages=passages,
-    )
-    run(
-        Similarities,
-        "figure_4",
-        encoders="stage:pair",
-        runs="stage:pair_run",
-        queries=NQ_TEST,
-        passages=passages,
-    )
+    by = scored(run, p.teacher(run, examples, batch_size=64), queries, p.candidates)
+    labels = {"answers": NQ_TRAIN, "exclude": f"data:nq-dev.qa.csv,{NQ_TEST}"}
+    questions = Questions(NQ_TRAIN, queries, unlabelled, NQ_TEST, 100, labels)
+    # The paper has LAMB on MS MARCO only.
+    bind: dict[str, Any] = {"pair.Pair.negatives_group": 512, ADAM: "adamw"}
+    both = (bind, {**bind, "train.Schedule.batch_size": 512})
+    labelled(run, p, questions, by, p.bert, p.bert, bind=both)
+    run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run,stage:bm25_run", **judging)
+    run(Similarities, "figure_4", encoders="stage:pair", runs="stage:pair_run", **judging)
 
 
-def pair_small(
-    run: Run,
-    alpha: float = 0.1,
-    finetuning_alpha: float = 0.0,
-    tied: bool = True,
-    positive: float = 0.9,
-    negative: float = 0.1,
-    negatives: int = 4,
-    candidates: int = 8,
-    labelled_as: str = "all",
-    extend: bool = False,  # as its figures were measured
-    fill: int = 0,
-    pseudo_labels: bool = True,
-    pretraining: bool = True,
-    true_labels: bool = False,
-    folders: str = "data:wikisquad,data:forum,data:tales",
-    train: int = 1600,
-    test: int = 160,
-    mlm_steps: int = 1000,
-    reader_epochs: float = 1.0,
-    teacher_epochs: float = 0.5,
-    crop_steps: int = 300,
-    pair_epochs: float = 2.0,
-    teacher_bert: str = "shipped:minilm",
-    seed: int = 0,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class PairSmall(Labels):
+    candidates: int = 8
+    extend: bool = False  # as its figures were measured
+    true_labels: bool = False
+    folders: str = "data:wikisquad,data:forum,data:tales"
+    train: int = 1600
+    test: int = 160
+    mlm_steps: int = 1000
+    reader_epochs: float = 1.0
+    teacher_epochs: float = 0.5
+    crop_steps: int = 300
+    pair_epochs: float = 2.0
+    teacher_bert: str = "shipped:minilm"
+
+
+def pair_small(run: Run, p: PairSmall) -> None:
     """PAIR at small size on a CPU: three judged collections as one, half of whose judgements are
     hidden.
-
-        qac run pair_small --data_dir DATA --out out/pair_small
-        qac run pair_small_grid --data_dir DATA --out out/pair_small_grid
 
     The teacher is the larger model, as in the paper (ERNIE-large and base there): MiniLM as a
     cross-encoder, trained on texts alone, then with BM25's scores, which reranks BM25. A small BERT
@@ -546,144 +360,66 @@ def pair_small(
     --positive, --negative, the student (--gin_file models/bert_mini.gin).
     """
     run.title = "PAIR at small size"
-    union = run(
-        Unite,
-        "union",
-        collections=folders,
-        train=train,
-        test=test,
-        **({"judged": 0.999} if true_labels else {}),  # less than 1: the others need a file
-    )
-    passages = run(
-        Prepare, "passages", documents=f"{union}/corpus.jsonl", format="beir", cut="none"
-    )
-    start = _student(run, passages, mlm_steps, crop_steps)
-    trained = {"queries": f"{union}/judged_queries.jsonl", "qrels": f"{union}/judged.tsv"}
-    judged, tested = trained["queries"], f"{union}/test_queries.jsonl"
-    queries = judged if true_labels else f"{judged},{union}/unjudged_queries.jsonl"
+    hidden = {"judged": 0.999} if p.true_labels else {}  # less than 1: the others need a file
+    union = run(Unite, "union", collections=p.folders, train=p.train, test=p.test, **hidden)
+    documents = {"documents": f"{union}/corpus.jsonl", "format": "beir", "cut": "none"}
+    passages = run(Prepare, "passages", **documents)
+    known = judged(union, "judged")
+    asked, tested = known["queries"], f"{union}/test_queries.jsonl"
+    queries = asked if p.true_labels else f"{asked},{union}/unjudged_queries.jsonl"
     words = run(Bm25, "bm25", passages=passages)
-    near = run(Search, "candidates", index=words, queries=queries, k=50)
+    run(Search, "candidates", index=words, queries=queries, k=50)
     bm25_run = run(Search, "bm25_run", index=words, queries=tested, k=100)
-    runs, scored = ["stage:pair_run", bm25_run], ""
-    if not true_labels:
-        by = _small_teacher(run, trained, near, teacher_bert, reader_epochs, teacher_epochs)
-        scored = _scored(run, near, by, queries, candidates, max_length=256)
-        runs.append(
-            run(
-                Search,
-                "teacher_run",
-                candidates=bm25_run,
-                reranker=by,
-                passages=passages,
-                queries=tested,
-                k=100,
-                rerank_depth=50,
-                max_length=256,
-            )
-        )
-    rate = "optimizers.Optimizer.learning_rate"
-    labelled(
-        run,
-        Labels(
-            alpha,
-            finetuning_alpha,
-            tied,
-            positive,
-            negative,
-            negatives,
-            candidates,
-            labelled_as,
-            extend,
-            fill,
-            pseudo_labels,
-            pretraining,
-        ),
-        start=start,
-        bert="wordpiece-16k",
-        judged=judged,
-        queries=queries,
-        unlabelled=queries,
-        scored=scored,
-        test=tested,
-        depth=100,
-        seed=seed,
-        labels={
-            "qrels": trained["qrels"],
-            "exclude": tested,
-            "truth": "" if true_labels else f"{union}/unjudged.tsv",
-            "lines": "query",
-        },
-        files=(TINY,),
-        bind={
-            **NO_DROPOUT,
-            **MEANS,
-            "pair.Pair.temperature": 0.05,
-            "optimizers.Optimizer.name": "adamw",
-        },
-        schedule={"epochs": pair_epochs, "batch_size": 32},
-        rates=({rate: 5e-4}, {rate: 3e-4}),
-    )
-    run(
-        Evaluate,
-        "metrics",
-        runs=",".join(runs),
-        qrels=f"{union}/test.tsv",
-        measures=("mrr@10", "recall@50", "ndcg@10"),
-    )
+    runs, by = ["stage:pair_run", bm25_run], ""
+    labels = {"qrels": known["qrels"], "exclude": tested, "lines": "query"}
+    if not p.true_labels:
+        labels["truth"] = f"{union}/unjudged.tsv"
+        reader = _small_teacher(run, p, known)
+        by = scored(run, reader, queries, p.candidates, max_length=256)
+        reranked = {"candidates": bm25_run, "reranker": reader, "rerank_depth": 50}
+        read = {"passages": passages, "queries": tested, "max_length": 256}
+        runs.append(run(Search, "teacher_run", k=100, **reranked, **read))
+    questions = Questions(asked, queries, queries, tested, 100, labels)
+    start, rates = _student(run, p), ({RATE: 5e-4}, {RATE: 3e-4})
+    labelled(run, p, questions, by, start, "wordpiece-16k", SMALL, epochs=p.pair_epochs, bind=rates)
+    run(Evaluate, "metrics", runs=runs, qrels=f"{union}/test.tsv", measures=SMALL_MEASURES)
 
 
-def _student(run: Run, passages: Ref, mlm_steps: int, crop_steps: int) -> Ref:
+def _student(run: Run, p: PairSmall) -> Ref:
     """A small BERT that can search a little.
 
     The paper's students start from ERNIE. After this little MLM alone a student has not learned to
     search when training ends (alpha 0.3 and more: MRR@10 below .02), so it is first trained on
     random crops of the passages, as AugTriever's baseline.
     """
-    rate = {
-        "optimizers.Optimizer.name": "adamw",
-        "optimizers.Optimizer.learning_rate": 1e-3,
-        "optimizers.Optimizer.weight_decay": 0.0,
-    }
+    decay = {"optimizers.Optimizer.weight_decay": 0.0}
     encoder = run(
         Train,
         "encoder",
         "objectives/mlm.gin",
-        TINY,
-        examples=run(Tokenize, "texts", task="mlm", passages=passages),
+        SMALL,
+        examples=run(Tokenize, "texts", task="mlm", passages="stage:passages"),
         lengths={"tokens": 128},
-        steps=mlm_steps,
+        steps=p.mlm_steps,
         batch_size=16,
-        bind={**NO_DROPOUT, **rate, "optimizers.Optimizer.warmup_ratio": 0.05},
+        bind={**decay, WARMUP: 0.05},
     )
     return run(
         Train,
         "start",
         "objectives/augtriever.gin",
-        TINY,
-        examples=run(Tokenize, "crops", task="augtriever", passages=passages),
+        SMALL,
+        examples=run(Tokenize, "crops", task="augtriever", passages="stage:passages"),
         init=encoder,
         settings={"strategies": {"random_crop": 1.0}},
         lengths={"passage": 96, "context": 48},
-        steps=crop_steps,
+        steps=p.crop_steps,
         batch_size=64,
-        bind={
-            **NO_DROPOUT,
-            **MEANS,
-            **rate,
-            "optimizers.Optimizer.warmup_ratio": 0.1,
-            "optimizers.Optimizer.warmup_steps": 0,
-        },
+        bind={**decay, WARMUP: 0.1, "optimizers.Optimizer.warmup_steps": 0},
     )
 
 
-def _small_teacher(
-    run: Run,
-    trained: Mapping[str, Ref],
-    candidates: Ref,
-    bert: Ref,
-    reader_epochs: float,
-    teacher_epochs: float,
-) -> Ref:
+def _small_teacher(run: Run, p: PairSmall, known: Mapping[str, Ref]) -> Ref:
     """A teacher that reads a passage and BM25's score of it.
 
     Few pairs: smaller batches and higher learning rates than the paper's. From these few a teacher
@@ -694,30 +430,19 @@ def _small_teacher(
     the paper's 160 tokens a teacher lost a fifth of its MRR on tales. The first stage reads 160
     tokens, which is cheaper. It has one seed: one teacher for the students of all seeds.
     """
-    bind = {
-        **NO_DROPOUT,
-        "optimizers.Optimizer.learning_rate": 1e-4,
-        "optimizers.Optimizer.warmup_ratio": 0.1,
-    }
-    examples = teacher_examples(
-        run, "reader_examples", trained, candidates, bert, seed=112, scores=False
-    )
-    reader = teacher(
-        run, "reader", examples, bert, 0, TINY, epochs=reader_epochs, batch_size=16, bind=bind
-    )
-    examples = teacher_examples(run, "teacher_examples", trained, candidates, bert, scores=True)
-    return teacher(
-        run,
-        "teacher",
-        examples,
-        reader,
-        0,
-        TINY,
-        lengths={"pair": 256},
-        epochs=teacher_epochs,
-        batch_size=16,
-        bind=bind,
-    )
+    init = p.teacher_bert
+    for name, seed, scores, length, epochs in (
+        ("reader", 112, False, 160, p.reader_epochs),
+        ("teacher", 111, True, 256, p.teacher_epochs),
+    ):
+        more = {"seed": seed, "scores": scores, **known}
+        of = teacher_examples(run, f"{name}_examples", p.teacher_bert, "stage:candidates", **more)
+        how = {"lengths": {"pair": length}, "epochs": epochs, "batch_size": 16}
+        init = teacher(run, name, of, init, SMALL, **how, bind={RATE: 1e-4, WARMUP: 0.1})
+    return init
+
+
+SMALL_MEASURES = ("mrr@10", "recall@50", "ndcg@10")
 
 
 def _ablations() -> dict[str, dict[str, Any]]:
@@ -740,8 +465,6 @@ def _ablations() -> dict[str, dict[str, Any]]:
 def pair_nq_tables() -> Grid:
     """PAIR's Tables 3 and 5, its sweep of alpha and Figure 4 on Natural Questions at full size.
 
-        qac run pair_nq_tables --data_dir DATA --out out/pair_nq_tables
-
     pair_nq with one or two parameters per system. BM25, DPR, the teacher and its scores are made
     once for all systems; every system has its own stage figure_4.
 
@@ -761,8 +484,6 @@ def pair_nq_tables() -> Grid:
 def pair_small_grid() -> Grid:
     """PAIR's Tables 3 and 5 and its sweep of alpha, at small size.
 
-        qac run pair_small_grid --data_dir DATA --out out/pair_small_grid
-
     pair_small with one or two parameters per system. BERT, BM25, the teacher and its scores are
     made once for all systems and seeds; more seeds, such as --gin.grid.Grid.seeds='(0, 1, 2)', are
     more students.
@@ -774,7 +495,7 @@ def pair_small_grid() -> Grid:
         title="PAIR at small size: ablations, thresholds, alpha",
         recipe="pair_small",
         systems=_ablations(),
-        measures=("mrr@10", "recall@50", "ndcg@10"),
+        measures=SMALL_MEASURES,
         rows={"pair_run": "PAIR"},
         baselines={"bm25_run": "BM25", "teacher_run": "teacher on BM25's top 50"},
     )
@@ -782,8 +503,6 @@ def pair_small_grid() -> Grid:
 
 def pair_causes_grid() -> Grid:
     """Why does PAIR's passage-centric loss not help in pair_small_grid?
-
-        qac run pair_causes_grid --data_dir DATA --out out/pair_causes
 
     Likely causes beside its weight and the fine-tuning without it, which are rows there: labels of
     a teacher that is often wrong ("true labels": judgements instead), and a student that cannot
@@ -804,7 +523,7 @@ def pair_causes_grid() -> Grid:
             "longer_start": {**true, **longer},
             "longer_start_without_passage_centric": {**true, **longer, **without},
         },
-        measures=("mrr@10", "recall@50", "ndcg@10"),
+        measures=SMALL_MEASURES,
         rows={"pair_run": "PAIR"},
         baselines={"bm25_run": "BM25"},
         seeds=(0, 1, 2),
