@@ -371,7 +371,8 @@ def _recipes(arguments: list[str]) -> int:
         shown = ("name", "summary", "needs", "overridden", "grid", "text")
         print(json.dumps([{n: getattr(h, n) for n in shown} for h in headers], indent=1))
     elif options.recipe:
-        print(headers[0].text)
+        name = options.recipe
+        print(f"{headers[0].text}\n\n    qac run {name} --data_dir DATA --out out/{name}")
     else:
         for header in headers:
             print(f"{header.name:<24} {_title(header.summary)}{' [grid]' if header.grid else ''}")
