@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from xml.parsers import expat
 
 from qac_jax.errors import DataError
@@ -33,7 +32,7 @@ from qac_jax.formats.files import longest_line, open_bytes, too_long
 
 _FILE, _CATEGORY = "6", "14"
 _PART = re.compile(r"\.xml-p\d+p\d+(?=\.|$)")
-_WANTED = {"title", "ns", "id", "text", "namespace"}
+_WANTED = {"title", "ns", "id", "text", "namespace", "redirect"}
 _BLOCK = 1 << 18
 
 
@@ -47,55 +46,43 @@ def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
 def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     for piece in shard.pieces:
         dump = _Dump(piece.file)
-        for page in dump.pages():
-            place = Place(piece.file, page.line)
-            if page.redirect:
+        for line, fields in dump.pages():
+            place = Place(piece.file, line)
+            if "redirect" in fields:
                 bad.leave_out("redirects")
-            elif page.fields.get("ns", "0") != "0":
+            elif fields.get("ns", "0") != "0":
                 bad.leave_out("pages that are not articles")
             else:
-                make = functools.partial(_document, page.fields, dump.namespaces, place, bad)
+                make = functools.partial(_document, fields, dump.namespaces, place, bad)
                 yield from checked(make, place, bad)
 
 
 def _document(
     fields: Mapping[str, str], namespaces: Mapping[str, str], place: Place, bad: BadLines
 ) -> Document | None:
-    parsed = parse(
+    found = parse(
         fields.get("text", ""),
         files={namespaces.get(_FILE, "").lower()} - {""},
         categories={namespaces.get(_CATEGORY, "").lower()} - {""},
     )
-    meta: dict[str, Any] = {
-        "anchors": [list(anchor) for anchor in parsed.anchors],
-        "links": parsed.links,
-        "phrases": parsed.phrases,
-        "categories": parsed.categories,
-        "see_also": parsed.see_also,
-    }
-    document = Document(
-        id=fields.get("id", ""),
-        title=fields.get("title", ""),
-        sections=tuple(Section(*section) for section in parsed.sections),
-        source="wikipedia",
-        meta={key: value for key, value in meta.items() if value},
-        place=place,
-    )
-    if document.id and fields.get("text", "").strip() and not document.sections:
+    name = fields.get("id", "")
+    if name and fields.get("text", "").strip() and not found.sections:
         bad.leave_out("articles without prose")
         return None
-    return document
-
-
-@dataclass
-class _Page:
-    line: int
-    fields: dict[str, str] = field(default_factory=dict)
-    redirect: bool = False
+    sections = tuple(Section(*section) for section in found.sections)
+    meta = {
+        "anchors": [list(anchor) for anchor in found.anchors],
+        "links": found.links,
+        "phrases": found.phrases,
+        "categories": found.categories,
+        "see_also": found.see_also,
+    }
+    meta = {key: value for key, value in meta.items() if value}
+    return Document(name, fields.get("title", ""), sections, (), "wikipedia", meta, place)
 
 
 class _Dump:
-    """Pages of a dump, one at a time."""
+    """Pages of a dump, one at a time: the line where each begins, and its elements' texts."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -105,19 +92,18 @@ class _Dump:
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._data
-        self._page: _Page | None = None
-        self._ready: list[_Page] = []
+        self._pages: list[tuple[int, dict[str, str]]] = []  # the last one is open
         self._text: list[str] | None = None
         self._length, self._limit = 0, longest_line()
         self._key = ""
 
-    def pages(self) -> Iterator[_Page]:
+    def pages(self) -> Iterator[tuple[int, dict[str, str]]]:
         try:
             with open_bytes(self._file) as file:
                 while block := file.read(_BLOCK):
                     self._parser.Parse(block)
-                    yield from self._ready
-                    self._ready.clear()
+                    yield from self._pages[:-1]
+                    del self._pages[:-1]
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
             reason = expat.ErrorString(error.code)
@@ -126,13 +112,11 @@ class _Dump:
                 file=self._file,
                 line=error.lineno,
             ) from error
-        yield from self._ready
+        yield from self._pages
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if name == "page":
-            self._page = _Page(self._parser.CurrentLineNumber)
-        elif name == "redirect" and self._page:
-            self._page.redirect = True
+            self._pages.append((self._parser.CurrentLineNumber, {}))
         elif name in _WANTED:
             self._text, self._length, self._key = [], 0, attributes.get("key", "")
 
@@ -145,14 +129,11 @@ class _Dump:
 
     def _end(self, name: str) -> None:
         text, self._text = "".join(self._text or ()), None
-        if name == "page" and self._page:
-            self._ready.append(self._page)
-            self._page = None
-        elif name == "namespace":
+        if name == "namespace":
             self.namespaces[self._key] = text
-        elif name in _WANTED and self._page:
+        elif name in _WANTED and self._pages:
             # Revisions and contributors have ids too; the page's comes first.
-            self._page.fields.setdefault(name, text)
+            self._pages[-1][1].setdefault(name, text)
 
 
 DOCUMENT_FORMATS = {"wikipedia": DocumentFormat(_share, _read)}
@@ -162,16 +143,11 @@ DOCUMENT_FORMATS = {"wikipedia": DocumentFormat(_share, _read)}
 
 # Sections without prose: apparatus that would make worthless passages.
 APPARATUS = frozenset(
-    {
-        "references", "notes", "footnotes", "citations", "sources", "bibliography", "see also",
-        "notes and references", "references and notes", "further reading", "external links",
-        "works cited", "general references", "cited references", "gallery", "navigation",
-    }
-)  # fmt: skip
+    "references|notes|footnotes|citations|sources|bibliography|see also|notes and references|"
+    "references and notes|further reading|external links|works cited|general references|"
+    "cited references|gallery|navigation".split("|")
+)
 
-_SEE_ALSO = "see also"
-_FILE_SPACES = frozenset({"file", "image", "media"})
-_CATEGORIES = frozenset({"category"})
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _SINGLE = re.compile(r"<(?:ref|references)\b[^<>]*/>|<nowiki\s*/>", re.IGNORECASE)
@@ -226,22 +202,49 @@ class Wikitext:
 def parse(text: str, files: Collection[str] = (), categories: Collection[str] = ()) -> Wikitext:
     """`files` and `categories`: what these namespaces are called in the wiki's own language."""
     page = Wikitext()
-    links = _Links(page, _FILE_SPACES | set(files), _CATEGORIES | set(categories))
+    hidden, sorting = {"file", "image", "media", *files}, {"category", *categories}
+    targets: list[str] = []
+
+    def space_of(target: str, piped: bool) -> str:
+        """The name space of links that do not lead to an article: files, categories, languages."""
+        space = target.partition(":")[0].strip().lower() if ":" in target else ""
+        language = not piped and _INTERWIKI.fullmatch(space)
+        return space if space in hidden or space in sorting or language else ""
+
+    def label_of(inner: str) -> str:
+        """What a reader sees of a link; notes where it leads."""
+        target, bar, label = inner.partition("|")
+        target = target.strip()
+        if target.startswith(":"):
+            return label or target[1:]
+        if space := space_of(target, bool(bar)):
+            if space in sorting:
+                page.categories.append(target.partition(":")[2].strip())
+            return ""
+        if title := _title(target):
+            targets.append(title)
+        return label if bar else target
+
     text = _visible(text)
-    page.anchors = links.anchors(text)
+    # The anchors of tables and boxes count too.
+    for match in _PIPED.finditer(text):
+        anchor = _title(match[1]), _plain(_QUOTES.sub("", match[2]))
+        if all(anchor) and not space_of(match[1].strip(), piped=True):
+            page.anchors.append(anchor)
     below = _NOWHERE
     for level, heading, body in _split(_without_boxes(text)):
         if level <= below:
             below = level if level and heading.lower() in APPARATUS else _NOWHERE
-        shown, targets = links.shown(body)
+        targets.clear()
+        shown = _nested(_LINKS, body, label_of)
         if level and below < _NOWHERE:
-            if heading.lower() == _SEE_ALSO:
+            if heading.lower() == "see also":
                 page.see_also += targets
             continue
         page.links += targets
-        plain = _plain(_emphasis(shown, page.phrases))
-        if plain:
-            page.sections.append((_plain(_QUOTES.sub("", links.shown(heading)[0])), plain))
+        if plain := _plain(_emphasis(shown, page.phrases)):
+            heading = _QUOTES.sub("", _nested(_LINKS, heading, label_of))
+            page.sections.append((_plain(heading), plain))
     for name in ("links", "phrases", "categories", "see_also"):
         setattr(page, name, list(dict.fromkeys(getattr(page, name))))
     return page
@@ -327,49 +330,6 @@ def _split(text: str) -> Iterator[tuple[int, str, str]]:
     yield 0, "", parts[0]
     for marks, heading, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         yield len(marks), heading, body
-
-
-class _Links:
-    """Replaces links by their labels and notes where they lead."""
-
-    def __init__(self, page: Wikitext, files: Collection[str], categories: Collection[str]):
-        self._page, self._files, self._categories = page, files, categories
-        self._targets: list[str] = []
-
-    def shown(self, text: str) -> tuple[str, list[str]]:
-        """The text as a reader sees it, and the titles it links to."""
-        self._targets = []
-        return _nested(_LINKS, text, self._link), self._targets
-
-    def anchors(self, text: str) -> list[tuple[str, str]]:
-        """(title, label) of all piped links, those in tables and boxes too."""
-        piped = []
-        for match in _PIPED.finditer(text):
-            title, label = _title(match[1]), _plain(_QUOTES.sub("", match[2]))
-            if title and label and not self._special(match[1].strip(), piped=True):
-                piped.append((title, label))
-        return piped
-
-    def _link(self, inner: str) -> str:
-        target, bar, label = inner.partition("|")
-        target = target.strip()
-        if target.startswith(":"):
-            return label or target[1:]
-        space = self._special(target, bool(bar))
-        if space in self._categories:
-            self._page.categories.append(target.partition(":")[2].strip())
-        if space:
-            return ""
-        if title := _title(target):
-            self._targets.append(title)
-        return label if bar else target
-
-    def _special(self, target: str, piped: bool) -> str:
-        """The name space of links that do not lead to an article: files, categories, languages."""
-        space = target.partition(":")[0].strip().lower() if ":" in target else ""
-        if space in self._files or space in self._categories:
-            return space
-        return space if space and not piped and _INTERWIKI.fullmatch(space) else ""
 
 
 def _title(target: str) -> str:
