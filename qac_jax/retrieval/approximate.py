@@ -130,6 +130,10 @@ class Effort:
     # Candidates whose score is computed exactly (efSearch of a graph); 0: all scores are exact.
     reorder: int
 
+    def __str__(self) -> str:
+        leaves = f"{self.leaves} leaves and " if self.leaves else ""
+        return f"{leaves}{self.reorder} candidates"
+
 
 class Approximate(abc.ABC):
     """Searches the parts of an index; rows are numbered across the parts."""
@@ -206,14 +210,6 @@ class Approximate(abc.ABC):
         hashed = any(preset.hashed for preset in self.presets)
         candidates = min(len(self) if rows is None else rows, 20 * k) if hashed else 0
         return Effort(max(preset.leaves for preset in self.presets), candidates)
-
-    def named(self, effort: Effort) -> str:
-        """An effort in the words of this kind of index."""
-        return f"{effort.leaves} leaves and {effort.reorder} candidates"
-
-    def remedy(self) -> str:
-        """How to build where no effort reaches the wanted recall."""
-        return "raise --leaves or give --dims_per_block 1"
 
 
 class Scann(Approximate):
@@ -331,21 +327,11 @@ class Faiss(Approximate):
             params = faiss.IndexRefineSearchParameters(k_factor=factor, **known)
         return part.search(queries, k, params=params)
 
-    @property
-    def _is_graph(self) -> bool:
-        return isinstance(self.presets[0], Graph)
-
     def largest_effort(self, k: int, rows: int | None = None) -> Effort:
         most = super().largest_effort(k, rows)
-        return Effort(0, min(len(self), max(most.reorder, _QUEUE))) if self._is_graph else most
-
-    def named(self, effort: Effort) -> str:
-        if self._is_graph:
-            return f"efSearch {effort.reorder}"
-        return f"nprobe {effort.leaves} and {effort.reorder} candidates"
-
-    def remedy(self) -> str:
-        return "give --faiss ivf" if self._is_graph else super().remedy()
+        if isinstance(self.presets[0], Graph):
+            return Effort(0, min(len(self), max(most.reorder, _QUEUE)))
+        return most
 
 
 ENGINES: dict[str, type[Approximate]] = {SCANN: Scann, FAISS: Faiss}

@@ -56,15 +56,18 @@ class Tuned:
     def effort(self) -> Effort:
         return Effort(self.chosen.leaves, self.chosen.reorder)
 
-    def sentence(self, searcher: Approximate) -> str:
+    def sentence(self) -> str:
         """What was reached with which effort; a remedy where it is less than was wanted."""
         sentence = (
             f"recall@{self.k} {self.chosen.recall:.4f} (on other queries "
-            f"{self.held_out_recall:.4f}) with {searcher.named(self.effort)}"
+            f"{self.held_out_recall:.4f}) with {self.effort}"
         )
         if self.chosen.recall >= self.target:
             return sentence
-        return f"{sentence}: {self.target} is out of reach; {searcher.remedy()}"
+        return (
+            f"{sentence}: {self.target} is out of reach; raise --leaves or give --dims_per_block 1 "
+            "(a graph: --faiss ivf)"
+        )
 
 
 def recall(rows: np.ndarray, truth: np.ndarray) -> np.ndarray:

@@ -188,7 +188,7 @@ class Index(Stage):
         )
         effort = dataclasses.asdict(tuned.effort)
         out.info.update(effort=effort, tuning=dataclasses.asdict(tuned))
-        sentence = tuned.sentence(searcher)
+        sentence = tuned.sentence()
         if queries is None:
             sentence += "; measured with vectors of the index, give --queries for real queries"
         progress.say(f"index: {sentence}")
