@@ -121,12 +121,7 @@ class Collector:
     def of_folder(self, folder: str) -> dict[str, JudgedQueries]:
         """Training and test questions of a folder in BEIR's layout; where only training queries
         are judged, some of them are for tests."""
-        judged = self._judged(folder)
-        learned = judged.get(TRAIN)
-        tested = next((judged[name] for name in TEST_SPLITS if name in judged), None)
-        if learned is not None and tested is None:
-            divided = self._divided(learned, f"{self._chosen.held_out:.0%}")
-            tested, learned = divided or (None, learned)
+        learned, tested, _ = self._parts(folder)
         if learned is None or tested is None:
             split = TRAIN if learned is None else TEST
             raise UserError(
@@ -146,19 +141,9 @@ class Collector:
         """(questions by their part, how many were removed from each and why) where the corpus was
         split before anything was generated."""
         log = unjudged(folder)
-        judged = {} if log else self._judged(folder)
-        learned = judged.pop(TRAIN, None)
-        asked = next((judged.pop(name) for name in TEST_SPLITS if name in judged), None)
-        if asked is None and learned is not None:
-            divided = self._divided(learned)
-            if divided is None:
-                raise UserError(
-                    f"{len(learned.judged)} judged training queries are too few to test on some of "
-                    "them; add qrels/test.tsv, or remove qrels/"
-                )
-            asked, learned = divided
+        learned, asked, others = (None, None, None) if log else self._parts(folder)
         sets = {}
-        parts = ((TEST, asked, test), (VALIDATION, next(iter(judged.values()), None), validation))
+        parts = ((TEST, asked, test), (VALIDATION, others, validation))
         for part, known, contexts in parts:
             if not known and contexts is None:
                 raise UserError(
@@ -194,6 +179,30 @@ class Collector:
                 )
         return sets, removed
 
+    def _parts(
+        self, folder: str
+    ) -> tuple[JudgedQueries | None, JudgedQueries | None, JudgedQueries | None]:
+        """Judged queries for training, for the test, and of another split.
+
+        Where only training queries are judged, a fixed share of them is for the test.
+        """
+        judged = self._judged(folder)
+        learned = judged.pop(TRAIN, None)
+        tested = next((judged.pop(name) for name in TEST_SPLITS if name in judged), None)
+        if tested is None and learned is not None:
+            most = self._chosen.held_out * 2**32
+            aside = [name for name in learned.judged if self._place(name) < most]
+            rest = [name for name in learned.judged if self._place(name) >= most]
+            if not aside or not rest:
+                raise UserError(
+                    f"{len(learned.judged)} judged training queries are too few to test on some of "
+                    "them; add qrels/test.tsv, or remove qrels/"
+                )
+            share = len(aside) / len(learned.judged)
+            tested = learned.only(aside, f"{share:.0%} of qrels/train.tsv")
+            learned = learned.only(rest, "the rest of qrels/train.tsv")
+        return learned, tested, next(iter(judged.values()), None)
+
     def _judged(self, folder: str) -> dict[str, JudgedQueries]:
         """The judged queries of every split; those without a passage in the corpus are left out."""
         files, queries = judged_files(folder)
@@ -228,22 +237,6 @@ class Collector:
             origin = f"qrels/{split}.tsv"
             splits[split] = JudgedQueries({n: texts[n] for n in usable}, usable, origin)
         return splits
-
-    def _divided(
-        self, learned: JudgedQueries, share: str = ""
-    ) -> tuple[JudgedQueries, JudgedQueries] | None:
-        """Judged training queries as (test, training): a fixed share of them is for the test. None
-        where they are too few."""
-        aside = [name for name in learned.judged if self._is_held_out(name)]
-        rest = [name for name in learned.judged if not self._is_held_out(name)]
-        if not aside or not rest:
-            return None
-        share = share or f"{len(aside) / len(learned.judged):.0%}"
-        tested = learned.only(aside, f"{share} of qrels/train.tsv")
-        return tested, learned.only(rest, "the rest of qrels/train.tsv")
-
-    def _is_held_out(self, name: str) -> bool:
-        return self._place(name) < self._chosen.held_out * 2**32
 
     def _place(self, name: str) -> int:
         """A number below 2^32, a hash of the seed and this id."""
