@@ -17,25 +17,6 @@ from qac_jax.artifacts.reading import (
 from qac_jax.artifacts.writing import Writer, create, refuse_link, remove, rewrite, tidy
 
 
-__all__ = [
-    "CLAIM",
-    "COMMIT",
-    "FORMAT",
-    "JOURNAL",
-    "LOCK",
-    "PART",
-    "SCRATCH",
-    "Artifact",
-    "Writer",
-    "create",
-    "identity_of",
-    "link",
-    "load",
-    "locked",
-    "peek",
-    "place",
-    "refuse_link",
-    "remove",
-    "rewrite",
-    "tidy",
-]
+__all__ = ["CLAIM", "COMMIT", "FORMAT", "JOURNAL", "LOCK", "PART", "SCRATCH", "Artifact", "Writer"]
+__all__ += ["create", "identity_of", "link", "load", "locked", "peek", "place", "refuse_link"]
+__all__ += ["remove", "rewrite", "tidy"]

@@ -34,21 +34,11 @@ def link(source: os.PathLike[str] | str, target: os.PathLike[str] | str) -> None
         shutil.copyfile(source, target)
 
 
-def file(path: os.PathLike[str]) -> None:
-    """Returns when the bytes of a file are on the disk."""
-    _sync(os.fspath(path))
-
-
-def folder(path: os.PathLike[str]) -> None:
-    """Returns when the names in a folder are on the disk."""
-    _sync(os.fspath(path))
-
-
 def folders(path: os.PathLike[str], files: Iterable[str]) -> None:
     """The same for a folder and all folders in it that hold these files."""
     below = {parent for name in files for parent in PurePosixPath(name).parents}
     for name in sorted(below | {PurePosixPath()}):
-        _sync(os.path.join(os.fspath(path), name))
+        file(os.path.join(path, name))
 
 
 def make_folder(path: epath.Path) -> None:
@@ -60,11 +50,12 @@ def make_folder(path: epath.Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     # Its own name always: a run that was killed may have made it.
     for each in (path, *new):
-        _sync(os.fspath(each.parent))
+        file(each.parent)
 
 
-def _sync(path: str) -> None:
-    if os.environ.get(VARIABLE, "1") == "0" or "://" in path:
+def file(path: os.PathLike[str] | str) -> None:
+    """Returns when the bytes of a file, or the names in a folder, are on the disk."""
+    if os.environ.get(VARIABLE, "1") == "0" or "://" in os.fspath(path):
         return
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -268,12 +268,11 @@ class Writer:
         files = {name: dict(self._files[name]) for name in sorted(self._files)}
         for entry in files.values():
             entry.pop("facts", None)
+        kind, schema = self._record["kind"], self._record["schema"]
         record: Json = {
             **self._record,
             "count": self.count,
-            "identity": identity_of(
-                self._record["kind"], self._record["schema"], files, self._contents
-            ),
+            "identity": identity_of(kind, schema, files, self._contents),
             "info": self.info,
             "contents": self._contents,
             "files": files,
@@ -488,6 +487,11 @@ def _journal_entries(path: epath.PathLike) -> list[Json]:
     return [entry for unit in _read_journal(path) for entry in unit]
 
 
+def _is_noted(entry: Any) -> bool:
+    begun = isinstance(entry, dict) and isinstance(entry.get("begun"), str)
+    return begun or isinstance(entry, dict) and is_entry(entry.get("name"), entry)
+
+
 def _read_journal(path: epath.PathLike) -> list[list[Json]]:
     try:
         text = (epath.Path(path) / JOURNAL).read_bytes().decode(errors="replace")
@@ -499,16 +503,10 @@ def _read_journal(path: epath.PathLike) -> list[list[Json]]:
             unit = json.loads(line)
         except (ValueError, RecursionError):
             break  # the last line of a killed run
-        if not isinstance(unit, list) or not all(_is_noted(entry) for entry in unit):
+        if not isinstance(unit, list) or not all(map(_is_noted, unit)):
             break
         units.append(unit)
     return units
-
-
-def _is_noted(entry: Any) -> bool:
-    if not isinstance(entry, dict):
-        return False
-    return isinstance(entry.get("begun"), str) or is_entry(entry.get("name"), entry)
 
 
 def _walk(path: epath.Path) -> Iterator[epath.Path]:
@@ -525,7 +523,7 @@ def _write_atomically(path: epath.Path, text: str) -> None:
         file.write(text.encode())
     disk.file(part)
     part.replace(path)
-    disk.folder(path.parent)
+    disk.file(path.parent)
 
 
 def _plain(value: Any) -> Any:

@@ -101,7 +101,7 @@ def commit(
     for entry in manifest.segments:
         if entry.tombstones:
             contents[entry.tombstones] = fields.digest(np.load(folder / entry.tombstones).tolist())
-    disk.folder(folder)  # the names of segments and of their deletions, before what names them
+    disk.file(folder)  # the names of segments and of their deletions, before what names them
     artifacts.rewrite(
         folder,
         {

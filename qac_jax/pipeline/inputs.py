@@ -346,17 +346,15 @@ def identity(text: str) -> str:
 
 def _identity_in(path: str) -> str:
     """The same of what a folder holds, which may be anything that folders hold."""
-    if "://" in path:
-        return identity(path)
-    if not os.path.exists(path):
-        return "a link to nothing"
-    if not (os.path.isdir(path) or os.path.isfile(path)):
-        return "neither a file nor a folder"
-    if os.path.islink(path) and os.path.isdir(path):
-        target, folder = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
-        if os.path.commonpath([target, folder]) == target:
-            return "a link upwards"
-        return fields.digest(_listing(path))  # it may lead anywhere
+    if "://" not in path:
+        if not os.path.exists(path):
+            return "a link to nothing"
+        if not (os.path.isdir(path) or os.path.isfile(path)):
+            return "neither a file nor a folder"
+        if os.path.islink(path) and os.path.isdir(path):
+            target, folder = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+            upwards = os.path.commonpath([target, folder]) == target
+            return "a link upwards" if upwards else fields.digest(_listing(path))
     try:
         return identity(path)
     except PermissionError:

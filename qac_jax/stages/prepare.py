@@ -216,12 +216,10 @@ class Prepare(Stage):
         out.info.update(bad.counts())
         bad.report(out, "prepare")
         fewest = self.cutting.min_tokens
-        for count, what in (
-            (out.info["without_passages"], "documents have no text and give no passage"),
-            (out.info["too_short"], f"passages of fewer than {fewest} tokens left out"),
-        ):
-            if count:
-                progress.say(f"prepare: {count:,} {what}")
+        if count := out.info["without_passages"]:
+            progress.say(f"prepare: {count:,} documents have no text and give no passage")
+        if count := out.info["too_short"]:
+            progress.say(f"prepare: {count:,} passages of fewer than {fewest} tokens left out")
         if out.count == 0:
             raise DataError(
                 f"it gives no passages ({out.info['documents']} documents were read); check "

@@ -30,9 +30,6 @@ from qac_jax.training.options import (
 )
 
 
-STARTS = ("init", "words")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train(Stage):
     """Trains the objective that gin binds (`Train.objective = @mlm.Mlm()`)."""
@@ -183,19 +180,16 @@ class Train(Stage):
 
     def _identity(self, inputs: Inputs, data: Any, total: int, precision: str) -> dict[str, Any]:
         """What a checkpoint must agree in to be continued."""
-        starts = Inputs({name: inputs[name] for name in STARTS if name in inputs})
-        return {
-            "model": fields.describe(self.objective),
-            "data": data,
-            "settings": {
-                "total_steps": total,
-                "optimizer": fields.describe(self._optimizer()),
-                "seed": self.seed,
-                "ema": self.schedule.ema,
-                "precision": precision,
-                "start": pipeline_inputs.identities(starts),
-            },
+        starts = Inputs({name: inputs[name] for name in ("init", "words") if name in inputs})
+        settings = {
+            "total_steps": total,
+            "optimizer": fields.describe(self._optimizer()),
+            "seed": self.seed,
+            "ema": self.schedule.ema,
+            "precision": precision,
+            "start": pipeline_inputs.identities(starts),
         }
+        return {"model": fields.describe(self.objective), "data": data, "settings": settings}
 
     def plan(self, inputs: Plans) -> Plan:
         count, schedule = inputs.get("examples", {}).get("count") or 0, self.schedule

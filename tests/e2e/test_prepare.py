@@ -148,18 +148,6 @@ def test_minimum_size_is_told(tmp_path, capsys):
     assert "1 passages of fewer than 8 tokens left out" in capsys.readouterr().err
 
 
-def test_python_docs(tmp_path):
-    flags = ["--format", "python_docs", "--packages", "optax,json", "--workers", 1]
-    made = prepare(tmp_path / "A", *flags)
-    titles = {r["title"] for r in Records(made)}
-    assert {"optax.adamw", "json.loads", "json.JSONDecoder.decode"} <= titles
-    first = next(r for r in Records(made) if r["title"] == "optax.adamw")
-    assert first["summary"] in first["text"] and first["kind"] == "function"
-    assert {r["held_out"] for r in Records(made)} == {True, False}
-    assert max(tokenizers.load().count([r["text"] for r in Records(made)])) <= 144
-    assert "docstrings that stand elsewhere too" in made.info["left_out"]
-
-
 def test_mistakes_are_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.jsonl").write_text('{"_id": "a", "text": "The mill stopped."}\n')

@@ -486,13 +486,3 @@ def test_arrays_are_numpy_s_bytes_or_an_error(tmp_path: Path) -> None:
             arrays.save(tmp_path / "a.npy", np.arange(516, dtype=np.float32))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_nothing_writes_past_them() -> None:
-    """Only benchmarks use numpy's own function."""
-    package = Path(arrays.__file__).parents[1]
-    for file in sorted(package.rglob("*.py")):
-        if "bench" not in file.parts and file.name != "arrays.py":
-            text = file.read_text()
-            for name in ("np.save(", ".tofile(", "open_memmap("):
-                assert name not in text, f"{file} uses {name}; take artifacts/arrays.py"

@@ -16,7 +16,6 @@ from qac_jax import artifacts, fields
 from qac_jax.data.examples import Examples
 from qac_jax.data.judged import generated_id
 from qac_jax.data.loader import preview
-from qac_jax.data.shards import documents
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import records
 from qac_jax.formats.queries import read_queries
@@ -119,20 +118,6 @@ def test_siblings_are_passages_of_the_same_document(folder: Path) -> None:
         assert record["overlap"]
         first_word = tokenizer.decode(record["overlap"][0]).split()[0]
         assert any(first_word in texts[i].lower() for i in own)
-
-
-def test_ranges_of_passages_share_out_the_documents(folder: Path) -> None:
-    passages = passages_of(folder)
-    for count in (1, 3, 50):
-        edges = [len(passages) * number // count for number in range(count + 1)]
-        found = []
-        for start, stop in zip(edges, edges[1:], strict=False):
-            for first, group in documents(passages, start, stop):
-                names = [r["_id"] for r in group]
-                assert [passages[first + i]["_id"] for i in range(len(group))] == names
-                assert len({r["doc"] for r in group}) == 1
-                found += names
-        assert found == list(passages.ids())
 
 
 def test_contexts_in_another_order_find_their_passages(folder: Path, tmp_path: Path) -> None:
