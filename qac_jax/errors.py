@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 
 # Names that a sentence lists, characters of a value in it, and of the whole sentence.
@@ -24,7 +24,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 # Of libraries (ArrayRecord, safetensors, Orbax, ScaNN) whose errors have no number, and of numpy,
 # when a file cannot grow.
 _FULL_SAYS = re.compile(
@@ -103,7 +102,14 @@ def exit_code(work: Callable[[], int], *, own_process: bool = False) -> int:
         code = stop.exit_code if isinstance(stop, Interrupted) else 130
         _say(f"{why}; what is finished is kept, and the same command continues", code)
         if own_process and "jax" in sys.modules:
-            _leave(code)
+            # Computations run that nobody waits for any more. The interpreter would take down what
+            # JAX's threads are using, and die of it.
+            for child in multiprocessing.active_children():
+                child.terminate()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(code)
         return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -115,59 +121,37 @@ def exit_code(work: Callable[[], int], *, own_process: bool = False) -> int:
         return _say(sentence, 2)
 
 
-def _leave(code: int) -> None:
-    """Ends the process while computations run that nobody waits for any more.
-
-    The interpreter would take down what JAX's threads are using, and die of it.
-    """
-    for child in multiprocessing.active_children():
-        child.terminate()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
 def _circumstance(error: Exception) -> str | None:
     """What is wrong around the program, as a sentence; None: with the program."""
-    causes = list(_chain(error))
-    if any(
-        isinstance(e, OSError) and e.errno in _FULL or _FULL_SAYS.search(str(e)[:10_000])
-        for e in causes
-    ):
-        where = next((e.filename for e in causes if isinstance(e, OSError) and e.filename), "")
-        return (
-            f"the disk is full while writing {where or 'the output folder'}; free space and run "
-            "the command again"
-        )
+    causes: list[BaseException] = []
+    left: BaseException | None = error
+    while left is not None and left not in causes:
+        causes.append(left)
+        left = left.__cause__ or left.__context__
+    system = [cause for cause in causes if isinstance(cause, OSError)]
+    said = [str(cause)[:10_000] for cause in causes]
+    if any(cause.errno in _FULL for cause in system) or any(map(_FULL_SAYS.search, said)):
+        where = next((cause.filename for cause in system if cause.filename), "the output folder")
+        return f"the disk is full while writing {where}; free space and run the command again"
     if isinstance(error, MemoryError):
         return (
             f"there is not enough memory ({str(error) or 'for the next object'}); use a smaller "
             "batch, shorter texts or fewer workers"
         )
     theirs = type(error).__module__.startswith(("tensorflow", "etils", "fsspec"))
-    if theirs and any(store in str(error)[:10_000] for store in _STORES):
+    if theirs and any(store in said[0] for store in _STORES):
         why = str(error).strip().split("\n")[0]
         return f"a store cannot be read or written ({why}); check its address and your rights"
     if not isinstance(error, OSError):
         return None
     where = error.filename or "the output folder"
-    if error.errno in _NO_ACCESS:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission for {where} ({error.strerror}); choose another folder"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({where}); raise the limit with `ulimit -n 4096`"
     if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):
         return f"{where} cannot be used ({error.strerror}); choose another path"
     return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    left: BaseException | None = error
-    while left is not None and left not in seen:
-        seen.append(left)
-        yield left
-        left = left.__cause__ or left.__context__
 
 
 def _say(sentence: str, code: int) -> int:

@@ -25,7 +25,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Device:
     """One accelerator: dense peak of its half precision, and memory."""
 
     name: str
+    pattern: str  # of `jax.Device.device_kind`
     peak_flops: float
     memory_bytes: float
     precision: str = "bfloat16"  # what its peak is of, and what trains with it (`--precision`)
@@ -47,30 +48,17 @@ _GIB = 2.0**30
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
-        Device("V100-32", 125e12, 32 * _GIB, "float16"),
-        Device("A100-40", 312e12, 40 * _GIB),
-        Device("A100-80", 312e12, 80 * _GIB),
-        Device("H100", 989e12, 80 * _GIB),
-        Device("H200", 989e12, 141 * _GIB),
-        Device("TPUv4", 275e12, 32 * _GIB),
-        Device("TPUv5e", 197e12, 16 * _GIB),
-        Device("TPUv5p", 459e12, 95 * _GIB),
-        Device("TPUv6e", 918e12, 32 * _GIB),
+        Device("V100-32", r"V100", 125e12, 32 * _GIB, "float16"),
+        Device("A100-40", r"A100(?!.*80)", 312e12, 40 * _GIB),
+        Device("A100-80", r"A100.*80", 312e12, 80 * _GIB),
+        Device("H100", r"H100(?!.*PCIe)", 989e12, 80 * _GIB),
+        Device("H200", r"H200", 989e12, 141 * _GIB),
+        Device("TPUv4", r"TPU v4$", 275e12, 32 * _GIB),
+        Device("TPUv5e", r"TPU v5 lite|TPU v5e", 197e12, 16 * _GIB),
+        Device("TPUv5p", r"TPU v5p|TPU v5$", 459e12, 95 * _GIB),
+        Device("TPUv6e", r"TPU v6 lite|TPU v6e", 918e12, 32 * _GIB),
     )
 }
-
-# Patterns of `jax.Device.device_kind`, most specific first.
-_KINDS: tuple[tuple[str, str], ...] = (
-    (r"H200", "H200"),
-    (r"H100(?!.*PCIe)", "H100"),
-    (r"A100.*80", "A100-80"),
-    (r"A100", "A100-40"),
-    (r"V100", "V100-32"),
-    (r"TPU v6 lite|TPU v6e", "TPUv6e"),
-    (r"TPU v5 lite|TPU v5e", "TPUv5e"),
-    (r"TPU v5p|TPU v5$", "TPUv5p"),
-    (r"TPU v4$", "TPUv4"),
-)
 
 
 # What `--precision` says of them, for training and inference alike.
@@ -100,18 +88,10 @@ def multiplies_bfloat16(cpus: str = "/proc/cpuinfo") -> bool:
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
 
 
-def find(device_kind: str) -> Device | None:
+def find(kind: str) -> Device | None:
     """The device with this `device_kind`, or None if its peak is unknown."""
-    for pattern, name in _KINDS:
-        if re.search(pattern, device_kind, flags=re.IGNORECASE):
-            return DEVICES[name]
-    return None
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """Dense peak of half precision in FLOP/s, or None if it is unknown."""
-    device = find(device_kind)
-    return device.peak_flops if device else None
+    found = (d for d in DEVICES.values() if re.search(d.pattern, kind, flags=re.IGNORECASE))
+    return next(found, None)
 
 
 def keep_programs() -> None:
@@ -155,32 +135,25 @@ def flops_of(function: Callable[..., Any], *arguments: Any) -> float:
 def _counted(program: Any) -> float:
     total = 0.0
     for operation in program.eqns:
-        within = [_counted(inner) for inner in _inner(operation.params)]
+        params = operation.params
+        items = (i for v in params.values() for i in (v if isinstance(v, tuple | list) else (v,)))
+        called = (getattr(item, "jaxpr", item) for item in items)
+        within = [_counted(inner) for inner in called if hasattr(inner, "eqns")]
         if operation.primitive.name == "dot_general":
-            (contracted, _), _ = operation.params["dimension_numbers"]
+            (contracted, _), _ = params["dimension_numbers"]
             left = operation.invars[0].aval.shape
             size = math.prod(operation.outvars[0].aval.shape)
             total += 2.0 * size * math.prod(left[axis] for axis in contracted)
         elif operation.primitive.name == "cond":
             total += max(within)
         else:
-            total += sum(within) * operation.params.get("length", 1)  # of a scan
+            total += sum(within) * params.get("length", 1)  # of a scan
     return total
-
-
-def _inner(params: dict[str, Any]) -> Iterator[Any]:
-    """The programs that an operation calls."""
-    for value in params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            program = getattr(item, "jaxpr", item)
-            if hasattr(program, "eqns"):
-                yield program
 
 
 YNN_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
 _WITHOUT = "-LIBRARY_FUSION_TYPE_REDUCE"
-# XLA ends a process that gives it a flag it does not know. These versions of jaxlib know this one:
-# its name is registered in the libraries of 0.10.2, 0.11.0, 0.11.2 and 0.12.0.1.
+# XLA ends a process that gives it a flag it does not know; these versions of jaxlib know this one.
 KNOWN = ("0.10", "0.11", "0.12")
 _ASKED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 THREADS = "PJRT_NPROC"

@@ -99,24 +99,17 @@ def place(
     """
     variables = os.environ if environment is None else environment
     coordinator = coordinator or variables.get("QAC_COORDINATOR", "")
-    if coordinator:
+    if coordinator or processes or variables.get("QAC_PROCESSES"):
         count = processes or _number(variables, "QAC_PROCESSES")
         number = process if process >= 0 else _number(variables, "QAC_PROCESS")
-        if ":" not in coordinator or count < 1 or not 0 <= number < count:
+        if (coordinator and ":" not in coordinator) or count < 1 or not 0 <= number < count:
             raise UserError(
                 f"coordinator={coordinator!r}, processes={count}, process={number} do not describe "
-                "a run; give HOST:PORT of process 0, the number of processes, and 0 to that number "
-                "less one for this one"
+                "a run; give HOST:PORT of process 0 (where processes compute together), the number "
+                "of processes, and 0 to that number less one for this one"
             )
-        return Place("explicit", number, count, coordinator)
-    if processes or variables.get("QAC_PROCESSES"):
-        count = processes or _number(variables, "QAC_PROCESSES")
-        number = process if process >= 0 else _number(variables, "QAC_PROCESS")
-        if count < 1 or not 0 <= number < count:
-            raise UserError(
-                f"processes={count}, process={number} do not describe a run; give the number of "
-                "processes, and 0 to that number less one for this one"
-            )
+        if coordinator:
+            return Place("explicit", number, count, coordinator)
         return Place("numbered", number, count) if count > 1 else Place()
     if "SLURM_PROCID" in variables and (count := _number(variables, "SLURM_NTASKS", "1")) > 1:
         return Place("slurm", _number(variables, "SLURM_PROCID"), count)

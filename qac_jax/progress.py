@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
 from etils import epath
@@ -98,12 +97,7 @@ class Bar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._meter is not None:
             self._meter.close()
         elif kind is None or time.monotonic() - self._start >= _LOG_SECONDS:
@@ -124,20 +118,14 @@ class Bar:
             self._shown = now
             self._log()
 
-    def line(self) -> str:
-        """The current state as a log line."""
-        return f"{self.label}:  {self.state()}"
-
     def state(self) -> str:
         """Count, rate, ETA (or time taken), memory and figures."""
         elapsed = max(time.monotonic() - self._start, 1e-9)
         rate = (self.count - self._skipped) / elapsed
+        parts = [f"{self.count:,} {self.unit}", f"{human(rate)}/s"]
         if self.total:
             share = min(self.count / self.total, 1.0)
-            parts = [f"{self.count:,}/{self.total:,} {self.unit} ({share:.0%})"]
-        else:
-            parts = [f"{self.count:,} {self.unit}"]
-        parts.append(f"{human(rate)}/s")
+            parts[0] = f"{self.count:,}/{self.total:,} {self.unit} ({share:.0%})"
         if self.total and rate > 0 and self.count < self.total:
             parts.append(f"ETA {human_seconds((self.total - self.count) / rate)}")
         else:
@@ -149,7 +137,7 @@ class Bar:
 
     def _log(self) -> None:
         if not _silent.get():
-            print(self.line(), file=self._stream, flush=True)
+            print(f"{self.label}:  {self.state()}", file=self._stream, flush=True)
 
 
 def _meter(bar: Bar, stream: IO[str]) -> Any:
@@ -166,30 +154,25 @@ def _meter(bar: Bar, stream: IO[str]) -> Any:
         def format_dict(self) -> dict[str, Any]:
             return {**super().format_dict, "state": bar.state()}
 
+    try:  # tqdm draws nothing where a terminal's size is 0 × 0 (containers)
+        known = all(os.get_terminal_size(stream.fileno()))
+    except (OSError, ValueError):
+        known = False
+    size: dict[str, Any] = {"dynamic_ncols": True} if known else {"ncols": 120, "nrows": 20}
+    drawn = f"{{bar:{_BAR_WIDTH}}}  " if bar.total else ""
     Meter.set_lock(threading.RLock())
     meter = Meter(
         desc=bar.label,
         total=bar.total,
         file=stream,
-        bar_format=f"{{desc}}:  {{bar:{_BAR_WIDTH}}}  {{state}}"
-        if bar.total
-        else "{desc}:  {state}",
-        **_size(stream),
+        bar_format=f"{{desc}}:  {drawn}{{state}}",
         mininterval=_TERMINAL_SECONDS,
         miniters=1,
         delay=1e-9,  # nothing is drawn before the first item
+        **size,
     )
     meter.delay = 0  # but the last state always is
     return meter
-
-
-def _size(stream: IO[str]) -> dict[str, Any]:
-    """tqdm follows the terminal's size, but draws nothing where that is 0 × 0 (containers)."""
-    try:
-        known = all(os.get_terminal_size(stream.fileno()))
-    except (OSError, ValueError):
-        known = False
-    return {"dynamic_ncols": True} if known else {"ncols": 120, "nrows": 20}
 
 
 class Mirror(Protocol):

@@ -169,9 +169,7 @@ class Retriever:
         an id: their number), or the path of a corpus or of an artefact of passages. method: as
         of `qac index`.
         """
-        root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
-        remove = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
-        with _progress_shown(self._bars):
+        with _progress_shown(self._bars), self._temporary() as root:
             text_files.store(root / _TEXTS, self._records(passages))
             self._write_model(root / _MODEL)
             vectors = embed.Embed(encoder=str(root / _MODEL), passages=str(root / _TEXTS))
@@ -180,10 +178,18 @@ class Retriever:
             built = index_files.Index.load(root / _INDEX)
             # The same encoder as ours: it need not be read again.
             built.__dict__["encoder"] = self.encoder
+            self._index = built
+        return self
+
+    @contextlib.contextmanager
+    def _temporary(self) -> Iterator[Path]:
+        """A folder for a new index, which lives as long as this object or until the next one."""
+        root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
+        remove = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+        yield root
         if self._remove is not None:
             self._remove()
-        self._index, self._remove = built, remove
-        return self
+        self._remove = remove
 
     @overload
     def search(  # type: ignore[overload-overlap]  # str is a Sequence[str]
@@ -262,20 +268,16 @@ class Retriever:
         """The index as one that can change: a copy in a temporary folder, until it is saved."""
         if isinstance(self._index, LiveIndex):
             return self._index
-        root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
-        remove = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
-        if self._index is None:
-            self._write_model(root / _MODEL)
-            settings = convert.settings_for(root / _MODEL, self.encoder, fusion=Fusion(weight=0.0))
-            made = LiveIndex.create(root / _INDEX, settings, encoder=self.encoder)
-        else:
-            source = self._index.artifact
-            made = convert.living(
-                source, root / _INDEX, encoder=self.encoder, moved=str(self._place)
-            )
-        if self._remove is not None:
-            self._remove()
-        self._index, self._remove = made, remove
+        with self._temporary() as root:
+            place, model = root / _INDEX, root / _MODEL
+            if self._index is None:
+                self._write_model(model)
+                settings = convert.settings_for(model, self.encoder, fusion=Fusion(weight=0.0))
+                made = LiveIndex.create(place, settings, encoder=self.encoder)
+            else:
+                source, moved = self._index.artifact, str(self._place)
+                made = convert.living(source, place, encoder=self.encoder, moved=moved)
+            self._index = made
         return made
 
     def _reranker(self, model: str | Reranker) -> Reranker:

@@ -78,10 +78,10 @@ class Clock:
 
 def mfu(step_flops: float | None, seconds: float, devices: Sequence[Any]) -> float | None:
     """Model FLOPs per second over the peak of all devices; None where either is unknown."""
-    peak = hardware.peak_flops(devices[0].device_kind)
-    if step_flops is None or peak is None or seconds <= 0:
+    device = hardware.find(devices[0].device_kind)
+    if step_flops is None or device is None or seconds <= 0:
         return None
-    return step_flops / seconds / (peak * len(devices))
+    return step_flops / seconds / (device.peak_flops * len(devices))
 
 
 def tokens_of(batch: Mapping[str, np.ndarray]) -> int:

@@ -98,4 +98,4 @@ def test_devices_are_known_by_what_jax_calls_them() -> None:
         ("TPU v6 lite", "TPUv6e"),
     ):
         assert hardware.find(kind) is hardware.DEVICES[name]
-    assert hardware.peak_flops("NVIDIA GeForce RTX 4090") is None
+    assert hardware.find("NVIDIA GeForce RTX 4090") is None
