@@ -57,24 +57,30 @@ def with_contexts(text: str, record: Mapping[str, Any], count: int = 0) -> str:
 
 def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
     """The texts of a file, copied once into the unfinished artefact that is made from them."""
-    folder, known = out.path / TEXTS, IdSet()
+    folder = out.path / TEXTS
+    if not (folder / artifacts.COMMIT).exists():
+        store(folder, read())
+    artifact = artifacts.load(folder)
+    out.adopt(TEXTS, identity=artifact.identity)
+    return artifact
+
+
+def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> None:
+    """Writes records as an artefact of passages."""
+    known = IdSet()
 
     def once() -> Iterator[dict[str, Any]]:
-        for record in read():
+        for record in records:
             if not known.add(str(record["_id"])):
                 raise repeated_id(record["_id"], "is given twice")
             yield record
 
-    if not (folder / artifacts.COMMIT).exists():
-        with artifacts.create(folder, kind=PASSAGES, replace=True) as writer:
-            write_records(writer, once())
-            if not writer.count:
-                raise UserError("there are no texts in the input; check the path and its format")
-        # The lock has the process's number, which would make the folder differ from run to run.
-        (folder / artifacts.LOCK).unlink(missing_ok=True)
-    artifact = artifacts.load(folder)
-    out.adopt(TEXTS, identity=artifact.identity)
-    return artifact
+    with artifacts.create(folder, kind=PASSAGES, replace=True) as writer:
+        write_records(writer, once())
+        if not writer.count:
+            raise UserError("there are no texts in the input; check the path and its format")
+    # The lock has the process's number, which would make the folder differ from run to run.
+    (epath.Path(folder) / artifacts.LOCK).unlink(missing_ok=True)
 
 
 def read_passages(
