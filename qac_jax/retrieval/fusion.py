@@ -88,31 +88,19 @@ def convex(
     return fused
 
 
-class Merged(Mapping[str, Ranking]):
-    """Runs of one encoder over different passages, read as the run of one index.
+def merged(runs: Runs, depth: int | None) -> Run:
+    """Runs of one encoder over different passages as the run of one index.
 
     A passage that several runs hold has the best of its scores.
     """
-
-    def __init__(self, runs: Runs, depth: int | None):
-        self._runs, self._depth = runs, depth
-        self._queries = _queries(runs)
-
-    def __len__(self) -> int:
-        return len(self._queries)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._queries)
-
-    def __getitem__(self, query: str) -> Ranking:
-        rankings = [run[query] for run in self._runs if query in run]
-        if not rankings:
-            raise KeyError(query)
+    together = {}
+    for query in _queries(runs):
         best: dict[str, float] = {}
-        for ranking in rankings:
+        for ranking in (run[query] for run in runs if query in run):
             for name, score in zip(ranking.ids, ranking.scores.tolist(), strict=True):
                 best[name] = max(score, best.get(name, score))
-        return ranked(tuple(best), list(best.values())).top(self._depth)
+        together[query] = ranked(tuple(best), list(best.values())).top(depth)
+    return together
 
 
 def _queries(runs: Runs) -> dict[str, None]:

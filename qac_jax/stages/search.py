@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qac_jax import progress
@@ -14,7 +14,7 @@ from qac_jax.errors import UserError
 from qac_jax.fields import option, part
 from qac_jax.formats import runs as run_files
 from qac_jax.formats.judgements import by_query, read_judgements
-from qac_jax.formats.runs import Ranking, Run
+from qac_jax.formats.runs import Run
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
@@ -22,7 +22,7 @@ from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import fusion
-from qac_jax.retrieval.fusion import SCALES, Merged
+from qac_jax.retrieval.fusion import SCALES
 
 
 if TYPE_CHECKING:
@@ -230,11 +230,8 @@ class Fuse(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         paths = run_files.run_files(inputs.text("runs"))
         runs = [run_files.read_run(path) for path in paths.values()]
-        fused: Mapping[str, Ranking]
-        if self.method == "merge":
-            fused = Merged(runs, self.depth or None)
-        else:
-            fused = self._fused(runs, out)
+        depth, merge = self.depth or None, self.method == "merge"
+        fused = fusion.merged(runs, depth) if merge else self._fused(runs, out)
         with out.open(RUN) as file:
             run_files.write_lines(file, fused)
         out.count = len(fused)

@@ -16,7 +16,6 @@ from qac_jax.formats.runs import Ranking, Run, ranked
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval import index as indexes
-from qac_jax.retrieval.fusion import Merged
 from qac_jax.stages.index import Index
 from qac_jax.stages.search import Fuse
 
@@ -155,6 +154,6 @@ def test_merged_runs_are_the_run_of_one_index(tmp_path: Path) -> None:
 
 def test_a_passage_of_two_runs_has_its_best_score_and_no_query_is_lost() -> None:
     first = {"q": runs.ranked(["a", "b"], [2.0, -1.0]), "alone": runs.ranked(["c"], [0.5])}
-    merged = Merged([first, {"q": runs.ranked(["b", "d"], [-0.5, -3.0])}], None)
+    merged = fusion.merged([first, {"q": runs.ranked(["b", "d"], [-0.5, -3.0])}], None)
     assert list(merged) == ["q", "alone"] and merged["alone"].ids == ("c",)
     assert dict(zip(*merged["q"], strict=True)) == {"a": 2.0, "b": -0.5, "d": -3.0}
