@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,29 +73,12 @@ class Tokenizer:
             )
         return self._specials[role]
 
-    @property
-    def pad_id(self) -> int:
-        return self.special("pad")
-
-    @property
-    def unk_id(self) -> int:
-        return self.special("unk")
-
-    @property
-    def cls_id(self) -> int:
-        return self.special("cls")
-
-    @property
-    def sep_id(self) -> int:
-        return self.special("sep")
-
-    @property
-    def mask_id(self) -> int:
-        return self.special("mask")
-
-    @property
-    def eos_id(self) -> int:
-        return self.special("eos")
+    pad_id = property(lambda self: self.special("pad"))
+    unk_id = property(lambda self: self.special("unk"))
+    cls_id = property(lambda self: self.special("cls"))
+    sep_id = property(lambda self: self.special("sep"))
+    mask_id = property(lambda self: self.special("mask"))
+    eos_id = property(lambda self: self.special("eos"))
 
     @functools.cached_property
     def special_ids(self) -> tuple[int, ...]:
@@ -143,12 +126,10 @@ class Tokenizer:
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [e.ids for e in encoded]
 
-    def count(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text has, without special tokens."""
-        return self._counts(texts)
-
     @functools.cached_property
-    def _counts(self) -> Callable[[Sequence[str]], list[int]]:
+    def count(self) -> Callable[[Sequence[str]], list[int]]:
+        """How many tokens each text has, without special tokens."""
+
         def measure(texts: Sequence[str]) -> list[int]:
             encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
             return [len(e) for e in encoded]
@@ -480,7 +461,9 @@ def learn_wordpiece(
     letters: Counter[str] = Counter()
     for text in texts():
         letters.update(normalizer.normalize_str(text))
-    alphabet = _alphabet(letters)
+    # The most frequent letters, ties by their code points.
+    kinds = [(-count, letter) for letter, count in letters.items() if not letter.isspace()]
+    alphabet = sorted(letter for _, letter in sorted(kinds)[:_LETTERS])
     base = [*SPECIALS, *alphabet, *(f"##{letter}" for letter in alphabet)]
     if size <= len(base):
         raise UserError(
@@ -497,7 +480,8 @@ def learn_wordpiece(
         continuing_subword_prefix="##",
     )
     foreign = re.compile(f"[^{re.escape(''.join(alphabet))}\\s]|\\S{{{_LONGEST_LEARNED + 1},}}")
-    backend.train_from_iterator(_clean(texts(), normalizer, foreign), trainer)
+    cleaned = (foreign.sub(" ", normalizer.normalize_str(text)) for text in texts())
+    backend.train_from_iterator(cleaned, trainer)
     vocab = backend.get_vocab(with_added_tokens=False)
     if len(vocab) < size:
         raise UserError(
@@ -505,16 +489,3 @@ def learn_wordpiece(
             f"ask for fewer or give more text"
         )
     return Tokenizer(wordpiece(vocab), special_tokens_of(vocab, {}), f"wordpiece-{size}")
-
-
-def _alphabet(letters: Counter[str]) -> list[str]:
-    """The most frequent letters, ties by their code points; in the order of code points."""
-    kinds = [(-count, letter) for letter, count in letters.items() if not letter.isspace()]
-    return sorted(letter for _, letter in sorted(kinds)[:_LETTERS])
-
-
-def _clean(texts: Iterable[str], normalizer: object, foreign: re.Pattern[str]) -> Iterator[str]:
-    """Normalised text without letters outside the alphabet."""
-    normalize: Callable[[str], str] = normalizer.normalize_str  # type: ignore[attr-defined]
-    for text in texts:
-        yield foreign.sub(" ", normalize(text))
