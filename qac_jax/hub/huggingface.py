@@ -147,16 +147,17 @@ def load_heads(
     window: int = -1,
 ) -> dict[str, Loaded]:
     """Pre-training heads "c_head" and "d_head" of a file, or of a folder that holds one."""
-    path = Path(place)
-    return head_files.load(
-        path if path.exists() else names.folder(place), config, window, _with(runtime, options)
-    )
+    return head_files.load(_heads_place(place), config, window, _with(runtime, options))
 
 
 def has_heads(place: Place) -> bool:
     """Whether a folder or file holds any pre-training head."""
+    return head_files.there(_heads_place(place))
+
+
+def _heads_place(place: Place) -> Path:
     path = Path(place)
-    return head_files.there(path if path.exists() else names.folder(place))
+    return path if path.exists() else names.folder(place)
 
 
 def save_heads(file: Place, heads: Mapping[str, Loaded]) -> None:

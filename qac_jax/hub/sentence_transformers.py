@@ -1,6 +1,6 @@
 """Dual encoders as sentence-transformers folders, read and written.
 
-Such a folder is a model folder with a list of modules beside it (py). A dual
+Such a folder is a model folder with a list of modules beside it. A dual
 encoder with two towers is two such folders, `query` and `passage`, in one, whose own list is a
 router between them.
 """
@@ -46,6 +46,7 @@ _ACTIVATIONS = {
     "silu": "torch.nn.modules.activation.SiLU",
 }
 _VECTOR = "sentence_embedding"
+_CLASSES = "sentence_transformers.models"  # what modules.json calls them in, in all versions
 
 
 class Part(NamedTuple):
@@ -78,11 +79,6 @@ def _kind(name: object) -> str:
     return str(name).rsplit(".", 1)[-1]
 
 
-def routed(parts: Sequence[Part]) -> bool:
-    """Whether one of the modules is a router."""
-    return any(part.kind in _ROUTERS for part in parts)
-
-
 def of_side(folder: Path, parts: Sequence[Part], side: str) -> list[Part]:
     """The modules that texts of one side go through."""
     found: list[Part] = []
@@ -110,25 +106,6 @@ def _route(folder: Path, router: Part, side: str) -> list[Part]:
         f"{file} has the routes {', '.join(routes)}; expected 'query' and one of "
         + ", ".join(map(repr, ROUTES["passage"]))
     )
-
-
-def router(sides: dict[str, list[Part]]) -> dict[str, Any]:
-    """router_config.json of the modules of both sides."""
-    parts = {part.place: part.kind for each in sides.values() for part in each}
-    return {
-        "types": {place: class_name(kind) for place, kind in parts.items()},
-        "structure": {ROUTES[s][0]: [part.place for part in sides[s]] for s in SIDES},
-        "parameters": {"default_route": ROUTES["passage"][0], "allow_empty_key": True},
-    }
-
-
-ROUTER = Part("Router", "")
-ROUTER_FILE = _ROUTERS[ROUTER.kind]
-
-
-def class_name(kind: str) -> str:
-    """How modules.json calls a kind of module, in all versions."""
-    return f"sentence_transformers.models.{kind}"
 
 
 def tower(folder: Path, parts: Sequence[Part]) -> dict[str, Path]:
@@ -161,13 +138,6 @@ def pooling_of(place: Path) -> dict[str, Any]:
     return {"pooling": modes[0], "include_prompt": raw.get("include_prompt") is not False}
 
 
-def pooling_file(config: DualEncoderConfig) -> dict[str, Any]:
-    """config.json of a dual encoder's Pooling."""
-    switches = {switch: mode == config.pooling for mode, switch in _SWITCHES.items()}
-    described = {"word_embedding_dimension": config.backbone.hidden_size, **switches}
-    return described | ({} if config.include_prompt else {"include_prompt": False})
-
-
 def dense_of(place: Path) -> dict[str, Any]:
     """Fields of a dual encoder that a Dense says."""
     file = place / "config.json"
@@ -187,23 +157,6 @@ def dense_of(place: Path) -> dict[str, Any]:
     }
 
 
-def dense_file(config: DualEncoderConfig) -> dict[str, Any]:
-    """config.json of a dual encoder's Dense."""
-    return {
-        "in_features": config.backbone.hidden_size,
-        "out_features": config.projection,
-        "bias": config.projection_bias,
-        "activation_function": _ACTIVATIONS[config.projection_activation],
-    }
-
-
-def check_normalize(place: Path) -> None:
-    """Refuses a Normalize of anything but the vector."""
-    file = place / "config.json"  # there since sentence-transformers 5.5
-    if file.is_file() and not _of_vectors(weights.read_json(file)):
-        raise UserError(f"{file} does not normalise the vector; only that is supported")
-
-
 def _of_vectors(raw: dict[str, Any]) -> bool:
     ends = (raw.get("module_input_name"), raw.get("module_output_name"))
     return all(name in (None, _VECTOR) for name in ends)
@@ -211,7 +164,6 @@ def _of_vectors(raw: dict[str, Any]) -> bool:
 
 SETTINGS = "config_sentence_transformers.json"
 LENGTHS = "sentence_bert_config.json"
-_PROMPTS = ROUTES  # prompts have the names of routes
 _NO_LIMIT = 10**6  # Hugging Face writes 10^30 where there is none
 # What only we read of the settings: how texts were read in training.
 _READING = ("title", "query_length", "passage_length")
@@ -256,7 +208,7 @@ def load(folder: Path, options: backbones.Options) -> backbones.Loaded:
     if not (folder / MODULES).is_file():
         return pair(*(load(folder / side, options) for side in SIDES))
     parts = listed(folder)
-    if not routed(parts):
+    if not any(part.kind in _ROUTERS for part in parts):
         return _load_tower(folder, parts, options)
     routes = [of_side(folder, parts, side) for side in SIDES]
     if routes[0] == routes[1]:
@@ -308,7 +260,9 @@ def _load_tower(
     fields = pooling_of(places[POOLING]) | _described(folder)
     tensors = files.tensors
     if place := places.get(NORMALIZE):
-        check_normalize(place)
+        file = place / "config.json"  # there since sentence-transformers 5.5
+        if file.is_file() and not _of_vectors(weights.read_json(file)):
+            raise UserError(f"{file} does not normalise the vector; only that is supported")
     if place := places.get(DENSE):
         fields |= dense_of(place)
         tensors = tensors | {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
@@ -321,7 +275,8 @@ def _load_tower(
 
 def _described(folder: Path) -> dict[str, Any]:
     """What the settings of a folder say, or one sentence about what is wrong in them."""
-    settings = _settings(folder)
+    file = folder / SETTINGS
+    settings = weights.read_json(file) if file.is_file() else {}
     try:
         own = settings.get(_OWN, {})
         read = {name: own[name] for name in _READING if name in own}
@@ -331,7 +286,7 @@ def _described(folder: Path) -> dict[str, Any]:
         return {"scale": float(settings.get("scale", 1.0)), **read, **_prompts(folder, settings)}
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{folder / SETTINGS} does not say how texts are read ({type(error).__name__}: "
+            f"{file} does not say how texts are read ({type(error).__name__}: "
             f"{str(error)[:200]}); copy the folder again"
         ) from error
 
@@ -351,11 +306,11 @@ def _prompts(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         )
     found = {
         side: next((prompts[n] for n in names if prompts.get(n)), "")
-        for side, names in _PROMPTS.items()
+        for side, names in ROUTES.items()
     }
-    known = {name: names[0] for names in _PROMPTS.values() for name in names}
+    known = {name: names[0] for names in ROUTES.values() for name in names}
     if default and not prompts.keys() & known.keys():
-        found = dict.fromkeys(_PROMPTS, prompts[default])
+        found = dict.fromkeys(ROUTES, prompts[default])
     return {f"{side}_prompt": text for side, text in found.items()} | {
         "other_prompts": tuple((n, text) for n, text in prompts.items() if n not in known),
         "default_prompt_name": known.get(default, default),
@@ -367,11 +322,6 @@ def _tower(config: DualEncoderConfig, backbone: Table) -> Table:
     if config.projection is not None:
         table |= dense("projection", f"{_DENSE}linear", config.projection_bias)
     return table
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    file = folder / SETTINGS
-    return weights.read_json(file) if file.is_file() else {}
 
 
 def save_tied(
@@ -391,7 +341,19 @@ def save_tied(
     own = {n: t for n, t in tensors.items() if not n.startswith(_DENSE)}
     weights.write_file(folder / weights.SAFETENSORS, own)
     weights.write_json(folder / "config.json", config.backbone.to_hf())
-    contents = {POOLING: pooling_file(config), DENSE: dense_file(config)}
+    switches = {switch: mode == config.pooling for mode, switch in _SWITCHES.items()}
+    width = config.backbone.hidden_size
+    contents: dict[str, dict[str, Any]] = {
+        POOLING: {"word_embedding_dimension": width, **switches},
+        DENSE: {
+            "in_features": width,
+            "out_features": config.projection,
+            "bias": config.projection_bias,
+            "activation_function": _ACTIVATIONS[config.projection_activation],
+        },
+    }
+    if not config.include_prompt:
+        contents[POOLING]["include_prompt"] = False
     parts = _parts(config)
     for part in parts[1:]:
         (folder / part.place).mkdir()
@@ -411,8 +373,14 @@ def save_router(folder: Path, config: DualEncoderConfig) -> None:
         side: [Part(part.kind, f"{side}/{part.place}".rstrip("/")) for part in _parts(config)]
         for side in SIDES
     }
-    _write_modules(folder, [ROUTER])
-    weights.write_json(folder / ROUTER_FILE, router(parts))
+    kinds = {part.place: part.kind for each in parts.values() for part in each}
+    raw = {
+        "types": {place: f"{_CLASSES}.{kind}" for place, kind in kinds.items()},
+        "structure": {ROUTES[s][0]: [part.place for part in parts[s]] for s in SIDES},
+        "parameters": {"default_route": ROUTES["passage"][0], "allow_empty_key": True},
+    }
+    _write_modules(folder, [Part("Router", "")])
+    weights.write_json(folder / _ROUTERS["Router"], raw)
     _write_settings(folder, config)
 
 
@@ -425,7 +393,7 @@ def _parts(config: DualEncoderConfig) -> list[Part]:
 
 def _write_modules(folder: Path, parts: Sequence[Part]) -> None:
     modules = [
-        {"idx": index, "name": str(index), "path": part.place, "type": class_name(part.kind)}
+        {"idx": index, "name": str(index), "path": part.place, "type": f"{_CLASSES}.{part.kind}"}
         for index, part in enumerate(parts)
     ]
     (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", "utf-8")
@@ -433,7 +401,7 @@ def _write_modules(folder: Path, parts: Sequence[Part]) -> None:
 
 def _write_settings(folder: Path, config: DualEncoderConfig) -> None:
     prompts = dict(config.other_prompts)
-    for side, names in _PROMPTS.items():
+    for side, names in ROUTES.items():
         prompts[names[0]] = getattr(config, f"{side}_prompt")
     default = config.default_prompt_name
     settings: dict[str, Any] = {

@@ -65,11 +65,7 @@ def read_file(path: str | os.PathLike[str]) -> Tensors:
             raise UserError(f"{path} is not a whole safetensors file ({error})") from None
     else:
         tensors = torch_files.read(path)
-    return {name: _full_precision(tensor) for name, tensor in tensors.items()}
-
-
-def _full_precision(tensor: np.ndarray) -> np.ndarray:
-    return tensor.astype(np.float32) if tensor.dtype in _HALF else tensor
+    return {n: t.astype(np.float32) if t.dtype in _HALF else t for n, t in tensors.items()}
 
 
 def read_folder(folder: str | os.PathLike[str]) -> Tensors:

@@ -511,7 +511,7 @@ class Backbone(nn.Module):
         return self.embeddings.position.table[start : start + length]
 
     @nn.nowrap
-    def example_inputs(self) -> tuple[Array, ...]:
+    def example_inputs(self) -> tuple[Array, ...]:  # arguments that initialise it
         return example_texts()
 
 

@@ -201,7 +201,6 @@ class DualEncoder(nn.Module):
 
     @nn.nowrap
     def example_inputs(self) -> tuple[Array, ...]:
-        """Arguments that initialise it."""
         return example_texts()
 
 
@@ -250,7 +249,6 @@ class CrossEncoder(nn.Module):
 
     @nn.nowrap
     def example_inputs(self) -> tuple[Array, ...]:
-        """Arguments that initialise it."""
         return example_texts()
 
 

@@ -53,6 +53,8 @@ _OF_ENCODER = (
     "layer_norm_eps pad_id"
 ).split()
 
+_OF_DECODER = "d_ff feed_forward dropout start_id eos_id".split()
+
 
 @register
 @dataclasses.dataclass(frozen=True)
@@ -80,22 +82,10 @@ class PointerConfig(Architecture):
     model_types: ClassVar[tuple[str, ...]] = ("pointer-generator",)
     hf_class: ClassVar = "PointerGenerator"  # transformers has none
     hf_fields: ClassVar = {
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
-        "max_positions": "max_position_embeddings",
-        "type_vocab_size": "type_vocab_size",
-        "layer_norm_eps": "layer_norm_eps",
+        **{name: BertConfig.hf_fields[name] for name in _OF_ENCODER},
+        **{name: T5Config.hf_fields[name] for name in _OF_DECODER},
         "num_decoder_layers": "num_decoder_layers",
-        "d_ff": "d_ff",
-        "feed_forward": "feed_forward_proj",
-        "dropout": "dropout_rate",
         "encoder_dropout": "encoder_dropout",
-        "pad_id": "pad_token_id",
-        "start_id": "decoder_start_token_id",
-        "eos_id": "eos_token_id",
     }
     hf_words: ClassVar = "encoder.embeddings.word_embeddings.weight"
     word_embedding: ClassVar = ("encoder", "embeddings", "word", "embedding")
@@ -118,7 +108,7 @@ class PointerConfig(Architecture):
     def encoder(self) -> BertConfig:
         """Without the optional parts of a BERT."""
         rate = self.encoder_dropout
-        fields = {name: getattr(self, name) for name in _OF_ENCODER}
+        fields: Any = {name: getattr(self, name) for name in _OF_ENCODER}
         return BertConfig(**fields, hidden_dropout=rate, attention_dropout=rate)
 
     @property
@@ -292,7 +282,6 @@ class PointerGenerator(nn.Module):
 
     @nn.nowrap
     def example_inputs(self) -> tuple[Array, ...]:
-        """Arguments that initialise it."""
         ids = jnp.zeros((1, 2), jnp.int32)
         return ids, jnp.ones((1,), jnp.int32), ids
 

@@ -224,7 +224,6 @@ class T5(nn.Module):
 
     @nn.nowrap
     def example_inputs(self) -> tuple[Array, ...]:
-        """Arguments that initialise it."""
         ids = jnp.zeros((1, 2), jnp.int32)
         return ids, jnp.ones((1,), jnp.int32), ids
 
