@@ -59,13 +59,9 @@ class Generate(Stage):
     title: str = option(
         "none", "how the title is put before it", choices=("none", "separate", "space")
     )
-    prompts: Mapping[str, Any] | None = option(
-        None, "instead of the prefix: named Prompts bound in gin, each used for every passage"
-    )
+    prompts: Mapping[str, Any] | None = option(None, "named Prompts of gin, instead of the prefix")
     origin: str = option("", "origin recorded with the texts (default: of prefix or prompt)")
-    max_input: int = option(
-        512, "maximum input length in tokens, special ones included", at_least=8
-    )
+    max_input: int = option(512, "maximum input length in tokens, with special ones", at_least=8)
     decoding: Decoding = fields.part(Decoding)
 
     filter: Filter = fields.part(Filter)
@@ -76,11 +72,7 @@ class Generate(Stage):
     shard_passages: int = option(0, "passages per file (0: 1024, or 8192 of millions)", at_least=0)
     inference: Inference = fields.part(Inference)
     partitions: int = option(
-        1,
-        "devices that share one copy of a generator too large for one, its matrices divided among "
-        "them",
-        at_least=1,
-        affects_result=False,
+        1, "devices that share one copy of a large generator", at_least=1, affects_result=False
     )
     hosts: Hosts = fields.part(Hosts)
 

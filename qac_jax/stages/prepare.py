@@ -51,17 +51,14 @@ class Prepare(Stage):
     documents: Ref = input("folder, files, patterns or name of a data set", FILE, default="")
     format: str = option(
         "jsonl",
-        "format of the documents; folder: Markdown, HTML, text, tables, PDF, mixed; auto: beir "
-        "where there is corpus.jsonl or documents.jsonl, folder for any other folder",
+        "format; folder: Markdown, HTML, text, tables, PDF, mixed; auto: beir or folder",
         choices=(*DOCUMENTS.names(), AUTO),
     )
     packages: str = option("", "python_docs: packages to read, such as numpy,scipy,stdlib")
     options: str = option("", "options of the format, as name=value name=value")
     columns: str = option("", "columns of tables (folder): id=…,title=…,text=a+b,url=…")
     tokenizer: Ref = input("tokenizer's name or folder", TOKENIZER, default="wordpiece-16k")
-    splitter: str = option(
-        "auto", "sentence splitter, or a file of its parameters", shown=SPLITTERS
-    )
+    splitter: str = option("auto", "sentence splitter, or a file of one's", shown=SPLITTERS)
     train_vocab: int = option(0, "first learn N lower-cased WordPieces on the corpus (0: no)")
     train_splitter: bool = option(False, "learn the sentence splitter's parameters on the corpus")
     skip_bad: int = skip_bad_option()

@@ -26,7 +26,6 @@ from qac_jax.retrieval.fusion import SCALES
 
 
 if TYPE_CHECKING:
-    from qac_jax.inference.reranker import Texts
     from qac_jax.retrieval.search import Reranking
 
 
@@ -107,7 +106,6 @@ class Search(Stage):
 
     def _search(self, inputs: Inputs, work: Writer) -> list[ShardFile]:
         """The run of the index, in pieces of some queries each."""
-        from qac_jax.formats import runs
         from qac_jax.live.convert import opened_index
         from qac_jax.retrieval import search
 
@@ -117,7 +115,7 @@ class Search(Stage):
 
         def find(piece: ShardFile, bar: progress.Bar) -> None:
             run = index.run({name: texts[name] for name in piece.job}, self.k)
-            runs.write_run(work.part(piece.name), run)
+            run_files.write_run(work.part(piece.name), run)
 
         sharded(work, pieces, find, "search", "queries")
         return pieces
@@ -127,7 +125,8 @@ class Search(Stage):
 
     def _candidates(self, inputs: Inputs, out: Writer, work: Writer) -> Reranking:
         """The candidates of the cross-encoder: of --candidates, or the top k of the index."""
-        from qac_jax.retrieval.search import Reranking
+        from qac_jax.live import convert
+        from qac_jax.retrieval.search import Reranking, passage_texts
 
         if "candidates" in inputs:
             (run,) = run_files.run_files(inputs.path("candidates")).values()
@@ -137,25 +136,20 @@ class Search(Stage):
                 pieces = self._search(inputs, searched)
                 hosts.once("candidates", lambda: _join(work, searched, pieces))
             run = os.fspath(work.path / RUN)
+        passages = inputs.get_artifact("passages")
+        known = (
+            passage_texts([passages]) if passages else convert.texts_of(inputs.artifact("index"))
+        )
         return Reranking.read(
             run,
             self.queries,
-            texts=self._texts(inputs),
+            texts=known,
             k=self.k,
             depth=self._depth(),
             model=self.reranker,
             options=self.pairs,
             inference=self.inference,
         )
-
-    def _texts(self, inputs: Inputs) -> Texts:
-        from qac_jax.live import convert
-        from qac_jax.retrieval import search
-
-        artifact = inputs.get_artifact("passages")
-        if artifact is not None:
-            return search.passage_texts([artifact])
-        return convert.texts_of(inputs.artifact("index"))
 
 
 def _pieces(of: Sequence[list[str]]) -> list[ShardFile]:
@@ -191,22 +185,18 @@ class Fuse(Stage):
     runs: Ref = input("runs of qac search, or TREC files", "run", FILE, many=True)
     method: str = option(
         "rrf",
-        "rrf: sum of weight / (k + rank); convex: mean of scores with weights that sum to 1 (`qac "
-        "hybrid` does the same to two indexes); merge: by the scores as they are, for runs of one "
-        "encoder over indexes of different passages",
+        "rrf: sum of weight / (k + rank); convex: weighted mean of scores; merge: by the scores as "
+        "they are, for runs of one encoder over indexes of different passages",
         choices=tuple(_NORMALIZATIONS),
     )
     k: float = option(60.0, "k of rrf; the larger, the less the first ranks dominate", at_least=0)
     weights: tuple[float, ...] = option((), "weights of the runs, in their order (default: 1 each)")
     normalization: str = option(
         "",
-        "convex: scale of each query's scores: theoretical (lowest possible to highest), min_max, "
-        "z or none (the scores as they are)",
+        "convex: scale of a query's scores; theoretical: from the lowest possible to the highest",
         choices=("", *SCALES),
     )
-    lowest: tuple[float, ...] = option(
-        (), "theoretical: lowest scores of the runs (default: their range)"
-    )
+    lowest: tuple[float, ...] = option((), "theoretical: lowest scores (default: of the runs)")
     choose_on: Ref = input("judgements that choose the second run's weight", FILE, default="")
     depth: int = option(1000, "passages per query in the fused run (0: all)", at_least=0)
 
