@@ -73,7 +73,9 @@ class Plot:
     drawn: str
 
     def file(self) -> str:
-        ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', self.drawn)
+        assert size is not None
+        ground = f'<rect width="{size[1]}" height="{size[2]}" fill="#ffffff"/>'
         return re.sub(r"(<svg[^>]*>)", rf"\1{ground}", self.drawn, count=1) + "\n"
 
     def inline(self) -> str:
