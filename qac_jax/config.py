@@ -312,10 +312,9 @@ class Config:
             recipes.call(function, run, values)
             return run.recipe()
         grid = function(**values)
-        bound_in = {
-            n: self._bound(type(grid), n, [""], [self._given]) for n in _parameters(type(grid))
-        }
-        changes = {n: self._value(b.value, [""], [self._given]) for n, b in bound_in.items() if b}
+        kind: Any = type(grid)
+        found = {name: self._bound(kind, name, [""], [self._given]) for name in _parameters(kind)}
+        changes = {n: self._value(b.value, [""], [self._given]) for n, b in found.items() if b}
         return dataclasses.replace(grid, **changes)
 
     def named(self) -> Callable[..., Any]:

@@ -38,24 +38,18 @@ def raises(error: BaseException, cause: BaseException | None = None) -> int:
     raise error from cause
 
 
-def test_a_full_disk_is_one_sentence(capsys):
-    outer = ValueError("the writer of shards failed")
-    for error in FULL:
-        for result in (lambda e=error: raises(outer, e), lambda e=error: raises(e)):
-            assert exit_code(result) == 2
-            said = capsys.readouterr().err
-            assert said.startswith("qac: the disk is full while writing ")
-            assert said.count("\n") == 1
-
-
 def test_circumstances_are_sentences_and_bugs_are_not(capsys):
-    for error, sentence in (
-        (PermissionError(errno.EACCES, "denied", "out"), "no permission for out (denied); choose"),
-        (MemoryError(), "there is not enough memory (for the next object); use a smaller batch"),
-        (OSError(errno.EMFILE, "many", "x"), "too many files are open (x); raise the limit"),
+    outer = ValueError("the writer of shards failed")
+    full = [(error, cause) for error in FULL for cause in (None, error)]
+    for error, cause, sentence in (
+        *((outer if c else e, c, "the disk is full while writing ") for e, c in full),
+        (OSError(errno.EACCES, "denied", "out"), None, "no permission for out (denied); choose"),
+        (MemoryError(), None, "there is not enough memory (for the next object); use a smaller"),
+        (OSError(errno.EMFILE, "many", "x"), None, "too many files are open (x); raise the limit"),
     ):
-        assert exit_code(partial(raises, error)) == 2
-        assert capsys.readouterr().err.startswith(f"qac: {sentence}")
+        assert exit_code(partial(raises, error, cause)) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"qac: {sentence}") and said.count("\n") == 1
     with pytest.raises(ValueError, match="a bug"):
         exit_code(lambda: raises(ValueError("a bug")))
 

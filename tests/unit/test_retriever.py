@@ -93,35 +93,25 @@ def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> Non
 
 
 def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path: Path) -> None:
-    bare = Retriever.load(folder)
-    with pytest.raises(UserError, match="no passages to search; give it some with .index"):
-        bare.search("honey")
-    with pytest.raises(UserError, match="k=0; expected at least one"):
-        searching.search("honey", k=0)
-    assert searching.search([]) == []
-    with pytest.raises(UserError, match="side='quer' is not known; did you mean 'query'"):
-        bare.encode("honey", side="quer")
-    with pytest.raises(UserError, match="there is no file or folder Bees make honey"):
-        bare.index("Bees make honey.")
-    with pytest.raises(UserError, match="neither a text nor a record"):
-        bare.index([3])  # type: ignore[list-item]
-    with pytest.raises(UserError, match="'a' is given twice; ids of passages must differ"):
-        bare.index([{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}])
-    with pytest.raises(UserError, match="there is no folder"):
-        Retriever.load(tmp_path / "nothing")
-
-
-def test_a_single_passage_is_not_read_by_its_characters_or_keys(folder: Path) -> None:
-    bare = Retriever.load(folder)
-    for one in ("Bees make honey.", {"_id": "a", "text": "Bees make honey."}):
-        for change in (bare.add, bare.update):
-            with pytest.raises(UserError, match="not a list of passages; write it in brackets"):
-                change(one)
-        assert bare.encode(one).shape == (32,)
-    with pytest.raises(UserError, match="not a list of passages"):
-        bare.index({"text": "Bees make honey."})
-    with pytest.raises(UserError, match="'d7' is not a list of ids; write it in brackets: .id."):
-        bare.delete("d7")
+    bare: Any = Retriever.load(folder)
+    one = {"_id": "a", "text": "Bees make honey."}
+    for call, said in (
+        (lambda: bare.search("honey"), "no passages to search; give it some with .index"),
+        (lambda: searching.search("honey", k=0), "k=0; expected at least one"),
+        (lambda: bare.encode("honey", side="quer"), "side='quer' is not known; did you mean"),
+        (lambda: bare.index("Bees make honey."), "there is no file or folder Bees make honey"),
+        (lambda: bare.index([3]), "neither a text nor a record"),
+        (lambda: bare.index([one, one]), "'a' is given twice; ids of passages must differ"),
+        (lambda: Retriever.load(tmp_path / "nothing"), "there is no folder"),
+        # A single passage is not read by its characters or keys.
+        (lambda: bare.add("Bees."), "not a list of passages; write it in brackets"),
+        (lambda: bare.update(one), "not a list of passages; write it in brackets"),
+        (lambda: bare.index(one), "not a list of passages"),
+        (lambda: bare.delete("d7"), "'d7' is not a list of ids; write it in brackets: .id."),
+    ):
+        with pytest.raises(UserError, match=said):
+            call()
+    assert searching.search([]) == [] and bare.encode(one).shape == (32,)
 
 
 def test_without_a_network_pushing_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,20 +30,19 @@ def submit(folder: Path, code: int, *words: str, **variables: str) -> tuple[int,
     return done.returncode, (folder / "ran").read_text(), said.read_text() if said.exists() else ""
 
 
-def test_what_is_finished_is_not_queued_again(tmp_path: Path) -> None:
-    (tmp_path / "out" / "stage").mkdir(parents=True)  # of a recipe: no artifact.json beside it
-    words = ["--out", str(tmp_path / "out")]
-    assert submit(tmp_path, 0, "run", "demo", *words)[::2] == (0, "")
-    words = [f"--out={tmp_path / 'out'}"]
-    (tmp_path / "out" / "stage" / ".unfinished.json").touch()
-    assert submit(tmp_path, 0, "run", "demo", *words)[::2] == (0, "requeue 7\n")
-
-
-@pytest.mark.parametrize(("code", "said"), [(2, ""), (143, "requeue 7\n")])
-def test_errors_are_not_queued_again(tmp_path: Path, code: int, said: str) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ".unfinished.json").touch()
-    assert submit(tmp_path, code, "pretrain", "--out", str(tmp_path / "out"))[::2] == (code, said)
+@pytest.mark.parametrize(
+    ("code", "unfinished", "said"),
+    [(0, False, ""), (0, True, "requeue 7\n"), (2, True, ""), (143, True, "requeue 7\n")],
+)
+def test_only_what_can_go_on_is_queued_again(
+    tmp_path: Path, code: int, unfinished: bool, said: str
+) -> None:
+    stage = tmp_path / "out" / "stage"  # of a recipe: no artifact.json beside it
+    stage.mkdir(parents=True)
+    if unfinished:
+        (stage / ".unfinished.json").touch()
+    for out in (["--out", str(tmp_path / "out")], [f"--out={tmp_path / 'out'}"]):
+        assert submit(tmp_path, code, "run", "demo", *out)[::2] == (code, said)
 
 
 def test_an_array_shares_the_cells_of_a_grid(tmp_path: Path) -> None:
