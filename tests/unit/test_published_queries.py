@@ -1,4 +1,4 @@
-"""AugQ's and PAQ's published files, in tiny copies of their exact layouts."""
+"""AugQ's published file and The Pile, in tiny copies of their exact layouts."""
 
 from __future__ import annotations
 
@@ -29,19 +29,6 @@ AUGQ: list[dict[str, Any]] = [
         },
     }
 ]
-# PAQ.metadata.jsonl has a line a question.
-METADATA: list[dict[str, Any]] = [
-    {
-        "question": f"{word} is paris",
-        "subsets": ["L1"],
-        "answer": ["a city"],
-        "passage_score": "-0.2",
-        "answers": [{"text": "a city", "passage_id": place, "offset": 9, "extractor": "L"}] * 2,
-    }
-    for place, word in (("1", "what"), ("2", "where"))
-]
-# PAQ_passages.tsv is as DPR's Wikipedia.
-PASSAGES = 'id\ttext\ttitle\n1\t"Paris is a ""city""."\tParis\n2\tIt lies on the Seine.\tParis\n'
 
 
 def lines(path: Path, records: list[dict[str, Any]]) -> str:
@@ -82,16 +69,6 @@ def test_augq(tmp_path: Path) -> None:
         "tqgen_topic": ["copper"],
         "qgen_d2q": ["what does copper conduct"],
         "D2Q-a2t": ["Copper"],
-    }
-
-
-def test_paq(tmp_path: Path) -> None:
-    (tmp_path / "PAQ_passages.tsv").write_text(PASSAGES)
-    prepared(tmp_path, str(tmp_path / "PAQ_passages.tsv"), format="dpr")
-    path = lines(tmp_path / "PAQ.metadata.jsonl", METADATA)
-    assert imported(tmp_path, path, "paq") == {
-        "1": {"paq": ["what is paris"]},
-        "2": {"paq": ["where is paris"]},
     }
 
 

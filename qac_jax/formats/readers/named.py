@@ -37,19 +37,31 @@ _FETCH = 1024
 _KEYS = {"id": "", "title": "", "text": ""}
 
 
-def _read(shard: Shard, bad: BadLines, fetch: Callable[[int, int], Any]) -> Iterator[Document]:
-    """`fetch` gives the records of a range; options name the keys of id, title and text."""
-    for piece in shard.pieces:
-        stop = piece.stop or 0
-        for begin in range(piece.start, stop, _FETCH):
-            records = fetch(begin, min(begin + _FETCH, stop))
-            for number, record in enumerate(records, start=begin):
-                line = Line("", Place(piece.file, number + 1), number)
-                make = functools.partial(_keyed_document, record, shard.options, line)
-                yield from checked(make, line.place, bad)
+def _format(
+    load: Callable[[str, Mapping[str, str]], Any], options: dict[str, str]
+) -> DocumentFormat:
+    """A table of records that `load` opens; options name the keys of id, title and text too."""
+
+    def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
+        return _ranges(path, len(load(path, options)), count)
+
+    def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
+        table = load(shard.path, shard.options)
+        for piece in shard.pieces:
+            stop = piece.stop or 0
+            for begin in range(piece.start, stop, _FETCH):
+                numbers = range(begin, min(begin + _FETCH, stop))
+                # One record at a time costs several times as much as a block.
+                block = getattr(table, "__getitems__", lambda some: (table[i] for i in some))
+                for number, record in zip(numbers, block(numbers), strict=True):
+                    line = Line("", Place(piece.file, number + 1), number)
+                    make = functools.partial(_document, record, shard.options, line)
+                    yield from checked(make, line.place, bad)
+
+    return DocumentFormat(share, read, {"split": "train", **options, **_KEYS}, by_name=True)
 
 
-def _keyed_document(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
+def _document(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
     return document_of(_plain(record), keys, line)
 
 
@@ -118,15 +130,6 @@ def _hub_data(name: str, split: str) -> Any:
     )
 
 
-def _share_hf(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-    return _ranges(path, len(_hub_data(path, options["split"])), count)
-
-
-def _read_hf(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    table = _hub_data(shard.path, shard.options["split"])
-    return _read(shard, bad, lambda a, b: (table[i] for i in range(a, b)))
-
-
 # TensorFlow Datasets, such as wikipedia/20230601.en.
 
 
@@ -138,16 +141,6 @@ def _tfds_data(name: str, split: str, data_dir: str) -> Any:
         return builder.as_data_source(split=split)
 
     return _opened("the TensorFlow data set", "tensorflow_datasets", name, load)
-
-
-def _share_tfds(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-    return _ranges(path, len(_tfds_data(path, options["split"], options["data_dir"])), count)
-
-
-def _read_tfds(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    source = _tfds_data(shard.path, shard.options["split"], shard.options["data_dir"])
-    # One record at a time costs several times as much as a block.
-    return _read(shard, bad, lambda a, b: source.__getitems__(range(a, b)))
 
 
 # ir_datasets: documents of a collection such as msmarco-passage, queries and judgements of a data
@@ -208,10 +201,11 @@ def _ir_judgements(name: str) -> Iterator[Judgement]:
 
 
 DOCUMENT_FORMATS = {
-    "hf": DocumentFormat(_share_hf, _read_hf, by_name=True, options={"split": "train", **_KEYS}),
+    "hf": _format(lambda path, options: _hub_data(path, options["split"]), {}),
     "ir_datasets": DocumentFormat(_share_ir, _read_ir, by_name=True),
-    "tfds": DocumentFormat(
-        _share_tfds, _read_tfds, by_name=True, options={"split": "train", "data_dir": "", **_KEYS}
+    "tfds": _format(
+        lambda path, options: _tfds_data(path, options["split"], options["data_dir"]),
+        {"data_dir": ""},
     ),
 }
 QUERY_FORMATS = {"ir_datasets": QueryFormat(_ir_queries, by_name=True)}
