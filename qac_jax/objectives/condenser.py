@@ -20,9 +20,17 @@ from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
-from qac_jax.objectives.mlm import MaskedText, Mlm, masked, mlm_loss, new_head, part, shared
+from qac_jax.objectives.mlm import (
+    MaskedText,
+    Mlm,
+    TokenLoss,
+    masked,
+    mlm_loss,
+    new_head,
+    part,
+    shared,
+)
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
-from qac_jax.objectives.token_loss import TokenLoss
 
 
 HEAD = "head"

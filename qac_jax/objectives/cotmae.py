@@ -24,9 +24,18 @@ from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import MaskedText, Mlm, masked, mlm_loss, new_head, part, shared
+from qac_jax.objectives.mlm import (
+    MaskedText,
+    Mlm,
+    TokenLoss,
+    masked,
+    mlm_loss,
+    new_head,
+    part,
+    shared,
+    token_loss,
+)
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, of_examples
-from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 
 DECODERS = {"mlm": ("mlm",), "causal": ("causal",), "both": ("mlm", "causal")}

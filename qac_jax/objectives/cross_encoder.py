@@ -29,10 +29,10 @@ from qac_jax.objectives.objective import (
     Context,
     Objective,
     Variables,
+    check_vocabulary,
     example_keys,
     global_weights,
 )
-from qac_jax.objectives.token_loss import check_vocabulary
 
 
 _EPSILON = 1e-8  # under the root of the norm

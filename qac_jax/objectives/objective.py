@@ -193,3 +193,12 @@ def global_weights(mask: jax.Array, examples: int = 0) -> jax.Array:
 def split_aux(aux: Aux) -> tuple[dict[str, jax.Array], Variables]:
     """The scalars of an auxiliary dict, and the collections to replace."""
     return {name: value for name, value in aux.items() if name != "state"}, aux.get("state", {})
+
+
+def check_vocabulary(pieces: int, rows: int) -> None:
+    """Refuses a model whose embedding is too small for its tokenizer."""
+    if pieces > rows:
+        raise UserError(
+            f"vocab_size={rows} of the model is too small for a tokenizer of {pieces} pieces; "
+            f"set it to {pieces} or more, or use the tokenizer that the model was made for"
+        )

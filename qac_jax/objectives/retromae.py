@@ -40,9 +40,17 @@ from qac_jax.models.heads import POOLINGS
 from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
 from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import MaskedText, Mlm, masked, mlm_loss, part, shared
+from qac_jax.objectives.mlm import (
+    MaskedText,
+    Mlm,
+    TokenLoss,
+    masked,
+    mlm_loss,
+    part,
+    shared,
+    token_loss,
+)
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
-from qac_jax.objectives.token_loss import TokenLoss, token_loss
 
 
 DECODER = "decoder"

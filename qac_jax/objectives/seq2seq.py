@@ -18,16 +18,17 @@ from qac_jax.models import t5
 from qac_jax.models.encoders import backbone_of
 from qac_jax.models.pointer import PointerGenerator, Writer
 from qac_jax.models.t5 import T5, shift_right
+from qac_jax.objectives.mlm import token_loss
 from qac_jax.objectives.objective import (
     Aux,
     Batch,
     Context,
     Objective,
     Variables,
+    check_vocabulary,
     example_keys,
     global_weights,
 )
-from qac_jax.objectives.token_loss import check_vocabulary, token_loss
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,7 @@ from qac_jax.fields import option
 from qac_jax.models.encoders import DualEncoder, backbone_of
 from qac_jax.models.layers import fold
 from qac_jax.objectives.chunked import chunked_encode, gathered
-from qac_jax.objectives.objective import Batch, Context, Objective, Variables
-from qac_jax.objectives.token_loss import check_vocabulary
+from qac_jax.objectives.objective import Batch, Context, Objective, Variables, check_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,10 @@ from qac_jax.errors import UserError
 from qac_jax.models import packing
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.objectives import contrastive, masking
+from qac_jax.objectives.mlm import token_loss
 from qac_jax.objectives.objective import Context
 from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.objectives.span_corruption import SpanCorruption, SpanNoise
-from qac_jax.objectives.token_loss import token_loss
 from qac_jax.text import tokenizers
 
 
