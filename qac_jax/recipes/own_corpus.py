@@ -339,7 +339,7 @@ def _concluded(
         indexes=systems.indexes,
         qrels=f"{questions}/validation.tsv",
     )
-    form = {"form": "sentence_transformers", "pooling": pooling, "peers": False}
+    form = {"form": "sentence_transformers", "pooling": pooling}
     best = run(Export, "best", model=f"{choice}/model", **form)
     index = systems.hybrid("index", f"{choice}/index", encoder=best)
     metrics = systems.judged("metrics", "run", "fused", "test")

@@ -48,7 +48,6 @@ class Export(Stage):
     pooling: str = option("", "pooling that a bare encoder is given", choices=("", *POOLINGS))
     dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
     encoder: str = option("", "model whose encoder a pointer-generator shares; it is left out")
-    peers: bool = option(True, "check it with transformers or sentence-transformers, too")
     name: str = option("", "model card: name (default: the folder's)")
     license: str = option("", "model card: licence of the weights, such as apache-2.0")
     language: str = option("", "model card: language, such as en")
@@ -69,7 +68,6 @@ class Export(Stage):
         place = Path(inputs.text("model"))
         loaded = huggingface.load(place, Runtime(scan=True))
         module, variables = self._shaped(loaded, place)
-        tokenizer = tokenizer_of(place)
         longest = _longest(module, place)
         # The folder is checked before it is published.
         work = Path(os.fspath(out.scratch("model")))
@@ -85,18 +83,18 @@ class Export(Stage):
             encoder=self.encoder,
         )
         progress.say("export: loading it back")
-        differences = loading_back.differences(work, module, variables, tokenizer, self.peers)
-        loading_back.check(differences, self.dtype)
+        difference = loading_back.difference(work, module, variables)
+        loading_back.check(difference, self.dtype)
         for path in sorted(work.iterdir()):
             os.replace(path, os.fspath(out.begin(path.name)))
             out.adopt(path.name)
         work.rmdir()
-        card = self._card(module, place, inputs, differences, out)
+        card = self._card(module, place, inputs, difference, out)
         out.write_text(CARD, card)
         out.count = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
         out.info["form"] = self._named(module)
-        out.info["differences"] = {d.by: d.greatest for d in differences}
-        out.info["largest_values"] = {d.by: d.largest for d in differences}
+        out.info["differences"] = {difference.by: difference.greatest}
+        out.info["largest_values"] = {difference.by: difference.largest}
 
     def _shaped(self, loaded: Loaded, place: Path) -> Loaded:
         """The module that the requested form is written from."""
@@ -133,7 +131,7 @@ class Export(Stage):
             return "dpr"
         return "sentence_transformers" if module.config.tied else "two_towers"
 
-    def _card(self, module: Any, place: Path, inputs: Inputs, differences: Any, out: Writer) -> str:
+    def _card(self, module: Any, place: Path, inputs: Inputs, difference: Any, out: Writer) -> str:
         from qac_jax.models.backbone import Backbone
         from qac_jax.report import model_card
 
@@ -146,7 +144,7 @@ class Export(Stage):
             place,
             tokenizer_of(place),
             results.read(inputs.artifact("figures"))[0] if self.figures else [],
-            differences,
+            [difference],
         )
 
 

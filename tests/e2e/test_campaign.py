@@ -47,7 +47,7 @@ COMMANDS = {
     "index": "index --vectors ref/vectors",
     "run": "search --index ref/bm25 --queries mine/queries.jsonl",
     "metrics": "evaluate --runs ref/run --qrels mine/qrels/test.tsv",
-    "exported": "export --model ref/retriever --license apache-2.0 --no-peers --name toy",
+    "exported": "export --model ref/retriever --license apache-2.0 --name toy",
 }
 # Name -> a command that reads the artefact X.
 READERS = {
