@@ -81,7 +81,6 @@ def load(folder: Path, options: Options) -> Loaded:
 
 
 def names(table: Table) -> set[str]:
-    """The tensors that a table speaks of."""
     return {slot.name for slot in table.values()}
 
 
@@ -341,7 +340,6 @@ def is_cross_encoder(raw: Mapping[str, Any]) -> bool:
 
 
 def load_cross_encoder(folder: Path, options: Options) -> Loaded:
-    """The cross-encoder of a folder."""
     options = dataclasses.replace(options, pooler=True, mlm_head=False)
     files = read_encoder(folder, options)
     config = files.config

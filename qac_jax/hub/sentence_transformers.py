@@ -57,7 +57,6 @@ class Part(NamedTuple):
 
 
 def listed(folder: Path) -> list[Part]:
-    """The modules of a folder."""
     file = folder / MODULES
     try:
         entries = json.loads(file.read_text("utf-8"))

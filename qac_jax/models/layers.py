@@ -60,7 +60,6 @@ class Runtime(Checked):
 
     @property
     def compute_dtype(self) -> jnp.dtype:
-        """The dtype of activations."""
         if self.dtype == "float64" and jnp.result_type(float) != jnp.float64:
             raise UserError("dtype='float64' needs JAX's 64-bit mode; set JAX_ENABLE_X64=1")
         return jnp.dtype("float32" if self.dtype == "mixed" else self.dtype)

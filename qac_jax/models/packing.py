@@ -209,12 +209,10 @@ def first(x: Array, lengths: Lengths, rows: int | None) -> Array:
 
 
 def text_lengths(lengths: Lengths) -> Array | None:
-    """The lengths of texts [B]."""
     return lengths.lengths if isinstance(lengths, Packed) else lengths
 
 
 def text_keys(keys: Keys) -> Array | None:
-    """The keys of texts [B]."""
     return keys.keys if isinstance(keys, TokenKeys) else keys
 
 

@@ -294,7 +294,6 @@ class PointerGenerator(nn.Module):
     def encode(
         self, ids: Array, lengths: Array, keys: Array | None = None, shared: Array | None = None
     ) -> Memory:
-        """What the decoder reads."""
         hidden = self.encoder(ids, lengths, keys=keys).last
         words = self.in_common() if shared is None else shared
         return Memory(self.memory(hidden, self._vectors(ids, words)), ids, words)
@@ -315,7 +314,6 @@ class PointerGenerator(nn.Module):
     def init_cache(
         self, memory: Memory, lengths: Array, max_length: int, copies: int = 1
     ) -> PointerCache:
-        """An empty cache of `copies` rows a text."""
         inner = self.decoder.init_cache(memory.states, lengths, max_length, copies)
         return PointerCache(inner, memory, self.copy.key(memory.states))
 

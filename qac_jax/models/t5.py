@@ -233,7 +233,6 @@ class T5(nn.Module):
     def encode(
         self, ids: Array, lengths: Array, keys: Array | None = None, shared: None = None
     ) -> Array:
-        """The encoder's output [B, S, d_model]."""
         return self.encode_states(ids, lengths, keys)[0]
 
     def encode_states(
@@ -294,7 +293,6 @@ class T5(nn.Module):
         return shard(x, "batch", "length", None)
 
     def init_cache(self, memory: Array, lengths: Array, max_length: int, copies: int = 1) -> Cache:
-        """An empty cache of `copies` rows a text."""
         return self.decoder.init_cache(memory, lengths, max_length, copies)
 
     def step(self, ids: Array, cache: Cache) -> tuple[Array, Cache]:

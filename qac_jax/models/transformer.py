@@ -4,13 +4,13 @@ One layer's parameters are
 {"attention": {"query", "key", "value", "output"}, "attention_norm", "mlp": {"up", "down"},
 "mlp_norm"}. A stack of them is the subtree "layers" of its module: {"0": layer, "1": layer, …}
 as a loop, or with `Runtime.scan` one such tree whose leaves have a leading axis "layers".
-`stack_layers` and `unstack_layers` turn one form into the other. A stack with parts that are not
+`hub.weights` turns one form into the other. A stack with parts that are not
 layers (MPNet's, ModernBERT's) is {"layers": such a stack, "stack_…": part, …}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -229,7 +229,9 @@ class Layers(nn.Module):
         if self.runtime.scan:
             params = nn.meta.add_axis(stacked, 0, {nn.meta.PARTITION_NAME: "layers"})
         else:
-            params = unstack_layers(stacked)
+            params = {
+                str(i): jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(self.count)
+            }
         for name, value in params.items():
             self.param(name, lambda _, value=value: value)
         return nn.meta.unbox(params)
@@ -243,15 +245,3 @@ def rematerialise(step: Callable, runtime: Runtime) -> Callable:
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         return jax.checkpoint(step, prevent_cse=not runtime.scan, policy=policy)
     return step
-
-
-def stack_layers(layers: Mapping[str, Any]) -> Any:
-    """{"0": layer, "1": layer, …} -> one tree with a leading axis (loop form to scan form)."""
-    ordered = [layers[str(index)] for index in range(len(layers))]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
-
-
-def unstack_layers(layers: Any) -> dict[str, Any]:
-    """One tree with a leading axis -> {"0": layer, "1": layer, …} (scan form to loop form)."""
-    count = jax.tree.leaves(layers)[0].shape[0]
-    return {str(i): jax.tree.map(lambda leaf, i=i: leaf[i], layers) for i in range(count)}

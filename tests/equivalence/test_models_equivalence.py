@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qac_jax.hub import weights
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import Runtime
-from qac_jax.models.transformer import stack_layers, unstack_layers
 
 
 CONFIG = BertConfig(
@@ -63,7 +63,7 @@ def _bert_variables() -> Any:
 
 
 def _stacked(params: Any) -> Any:
-    return {k: stack_layers(v) if k == "layers" else v for k, v in params.items()}
+    return weights.scanned(params)
 
 
 def _assert_trees_close(actual: Any, expected: Any) -> None:
@@ -127,7 +127,7 @@ def test_scan_is_loop_and_remat_is_none(kind: str, remat: str) -> None:
     stacked = {"params": _stacked(variables["params"])}
     actual = _value_and_gradient(kind, scan, stacked, _keys())
     _assert_trees_close(actual[0], value)
-    unstacked = actual[1]["params"] | {"layers": unstack_layers(actual[1]["params"]["layers"])}
+    unstacked = weights.looped(actual[1]["params"])
     _assert_trees_close(unstacked, gradient["params"])
     if remat != "none":
         loop = dataclasses.replace(scan, scan=False)

@@ -28,10 +28,10 @@ from jax.sharding import PartitionSpec
 from qac_jax import cli, hardware, progress
 from qac_jax.errors import UserError
 from qac_jax.hardware import Device
+from qac_jax.hub import weights
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.t5 import T5, T5Config
-from qac_jax.models.transformer import stack_layers, unstack_layers
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.objective import Context
 from qac_jax.training import mesh as meshes
@@ -322,7 +322,7 @@ def loop_tree(seed: int) -> dict[str, Any]:
 
 
 def stacked(tree: dict[str, Any]) -> dict[str, Any]:
-    return {**tree, "layers": stack_layers(tree["layers"])}
+    return weights.scanned(tree)
 
 
 def moved(optimizer: Optimizer, params: Any, *grads: Any) -> Any:
@@ -345,7 +345,7 @@ def test_stacked_layers_move_as_numbered_ones(name: str) -> None:
     params, grads = loop_tree(0), [loop_tree(1), loop_tree(2)]
     expected = moved(optimizer, params, *grads)
     found = moved(optimizer, stacked(params), *map(stacked, grads))
-    assert_equal({**found, "layers": unstack_layers(found["layers"])}, expected)
+    assert_equal(weights.looped(found), expected)
 
 
 def test_biases_and_norms_are_not_decayed() -> None:
@@ -375,7 +375,7 @@ def test_frozen_parameters_stay_and_do_not_count_in_the_clipping() -> None:
     frozen = Optimizer("adamw", 0.1, frozen=("^embeddings", "layers/[01]/"), **settings)
     numbered = moved(frozen, before, change)
     scanned = moved(frozen, stacked(before), stacked(change))
-    scanned["layers"] = unstack_layers(scanned["layers"])
+    scanned = weights.looped(scanned)
     for found in (numbered, scanned):
         layers = found["layers"]
         assert_equal(found["embeddings"], before["embeddings"])
