@@ -375,19 +375,14 @@ def _recipes(arguments: list[str]) -> int:
         print(f"{headers[0].text}\n\n    qac run {name} --data_dir DATA --out out/{name}")
     else:
         for header in headers:
-            print(f"{header.name:<24} {_title(header.summary)}{' [grid]' if header.grid else ''}")
+            print(
+                f"{header.name:<24} {_short(header.summary, 100)}{' [grid]' if header.grid else ''}"
+            )
             print(f"{'':<24} needs {_short(header.needs or 'nothing')}")
         print(
             "\nqac recipes NAME shows all about one, qac plan NAME its cost; qac run NAME runs it"
         )
     return 0
-
-
-def _title(summary: str) -> str:
-    """The part before the colon of a long sentence."""
-    title, colon, _ = summary.partition(": ")
-    whole = title.count("(") == title.count(")") and len(title) > 25
-    return title if colon and len(summary) > 100 and whole else summary
 
 
 def _recipe(verb: str, arguments: list[str]) -> int:
