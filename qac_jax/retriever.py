@@ -394,10 +394,7 @@ class Retriever:
         with tempfile.TemporaryDirectory(prefix="qac_jax-") as work:
             self._write_model(Path(work) / _MODEL)
             stage = export.Export(
-                model=str(Path(work) / _MODEL),
-                name=name or folder.name,
-                license=license,
-                peers=False,
+                model=str(Path(work) / _MODEL), name=name or folder.name, license=license
             )
             execute(stage, folder)
 
