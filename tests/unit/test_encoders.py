@@ -30,15 +30,11 @@ def _dual(**fields: Any) -> tuple[DualEncoder, Any]:
     return model, nn.meta.unbox(variables)
 
 
-def test_tied_towers_share_everything() -> None:
+def test_tied_towers_share_everything_and_untied_ones_nothing() -> None:
     model, variables = _dual()
     assert set(variables["params"]) == {"encoder"}
-    query = model.apply(variables, IDS, LENGTHS, side="query")
-    passage = model.apply(variables, IDS, LENGTHS, side="passage")
+    query, passage = (model.apply(variables, IDS, LENGTHS, side=s) for s in ("query", "passage"))
     np.testing.assert_array_equal(query, passage)
-
-
-def test_untied_towers_share_nothing() -> None:
     model, variables = _dual(tied=False, projection=4)
     assert set(variables["params"]) == {"query", "passage"}
     assert set(variables["params"]["query"]) == {"backbone", "projection"}
