@@ -33,7 +33,7 @@ from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions, RerankerOptions
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
-from qac_jax.live import convert, filters, manifest
+from qac_jax.live import convert, filters, store
 from qac_jax.live.index import LiveIndex, check_several
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
@@ -118,7 +118,7 @@ class Retriever:
                 saved = (place / _MODEL).is_dir()  # else the folder of a recipe such as own_corpus
                 model, place = model or (place / _MODEL if saved else ""), place / _INDEX
             record = artifacts.peek(place)
-            kinds = (index_files.KIND, hybrid.KIND, manifest.KIND)
+            kinds = (index_files.KIND, hybrid.KIND, store.KIND)
             if record is None or record["kind"] not in kinds:
                 place = names.folder(place)
                 return cls(Encoder.load(place, options), place, bars=bars)
@@ -129,7 +129,7 @@ class Retriever:
                 )
             artifact, moved = artifacts.load(place), os.fspath(model)
             loaded: Any
-            if artifact.kind == manifest.KIND:
+            if artifact.kind == store.KIND:
                 loaded = LiveIndex(place, encoder=moved)
             else:
                 hybrids = artifact.kind == hybrid.KIND

@@ -14,7 +14,7 @@ from toy_retrieval import WORDS
 
 from qac_jax.inference.encoder import Encoder
 from qac_jax.live.index import LiveIndex
-from qac_jax.live.manifest import LiveSettings
+from qac_jax.live.store import LiveSettings
 from qac_jax.retrieval.corpus import passage_text
 
 

@@ -133,7 +133,8 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
     for name, entry in artifact.files.items():
         file = path / name
         size = file.stat().length if file.exists() else None
-        if size != entry["size"]:
+        grown = entry.get("grows") and size is not None and size > entry["size"]
+        if size != entry["size"] and not grown:
             state = "missing" if size is None else f"{size} bytes long"
             raise UserError(
                 f"{path} is damaged: {name} is {state} instead of {entry['size']} bytes; "

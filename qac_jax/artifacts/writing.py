@@ -448,7 +448,7 @@ def _is_temporary(name: str) -> bool:
     parts = name.split("/")
     if parts[-1] in _TRACES or parts[-1].startswith(_WRITING):
         return True
-    return any(part.endswith(PART) or _ORBAX in part for part in parts)
+    return any(part.endswith((PART, "-journal")) or _ORBAX in part for part in parts)
 
 
 def _clear(path: epath.Path, names: Sequence[str], keep: Collection[str] = ()) -> None:

@@ -148,9 +148,8 @@ def _sentences(index: str) -> list[str]:
 
     snapshot = LiveIndex(index).snapshot
     rng, texts = random.Random(0), []
-    for _ in range(500):
-        row = rng.randrange(int(snapshot.starts[-1]))
-        words = snapshot.record(row)["text"].split()
+    for record in snapshot.records([rng.randrange(snapshot.rows) for _ in range(500)]):
+        words = record["text"].split()
         start = rng.randrange(max(len(words) - 8, 1))
         texts.append(" ".join(words[start : start + 8]) or "nothing")
     return texts

@@ -35,7 +35,7 @@ def add_index_flags(parser: argparse.ArgumentParser) -> None:
     add("--replace", metavar="DOCS", nargs="+", default=[], help=replaced)
     deleted = "delete passages by their ids (@FILE: those in a file, one a line)"
     add("--delete", metavar="ID", nargs="+", default=[], help=deleted)
-    merged = "merge segments and leave out what was deleted; --full: large ones too"
+    merged = "leave out what was deleted (of a large index: where it is much, or with --full)"
     add("--compact", action="store_true", help=merged)
     add("--full", action="store_true", help=argparse.SUPPRESS)
     add("--format", metavar="NAME", default="auto", help="format of a corpus")
@@ -69,14 +69,14 @@ def change(options: argparse.Namespace) -> int:
     deleted = live.delete(names) if names else []
     done = {"added": count, "deleted": len(deleted)}
     if options.compact:
-        done["segments_before"] = len(live.snapshot.segments)
+        done["rows_before"] = live.snapshot.rows
         live.compact(full=options.full)
     _say(live, options.json, **done)
     return 0
 
 
 def _say(live: LiveIndex, as_json: bool, **done: int) -> None:
-    state = {**done, "passages": len(live), "segments": len(live.snapshot.segments)}
+    state = {**done, "passages": len(live), "rows": live.snapshot.rows}
     if as_json:
         print(json.dumps({**state, "version": live.snapshot.version}))
     else:
@@ -104,7 +104,7 @@ def _names(words: Sequence[str]) -> list[str]:
 
 def _opened(options: argparse.Namespace, sources: Sequence[Artifact | str]) -> LiveIndex:
     from qac_jax.live.index import LiveIndex
-    from qac_jax.live.manifest import KIND
+    from qac_jax.live.store import KIND
 
     known = artifacts.peek(options.folder)
     if known is not None:
@@ -131,10 +131,11 @@ def _settings(options: argparse.Namespace, sources: Sequence[Artifact | str]) ->
     from qac_jax.hub import names
     from qac_jax.inference.encoder import Encoder
     from qac_jax.live import convert
+    from qac_jax.live.store import KIND
     from qac_jax.retrieval.index import place_of_encoder
 
     for source in sources:
-        if not isinstance(source, str) and source.kind in convert.KINDS:
+        if not isinstance(source, str) and source.kind in (*convert.KINDS, KIND):
             place = place_of_encoder(source, options.encoder)
             encoder = Encoder.remembered(source.info["encoder"], place)
             return convert.settings_of(source, encoder, place), encoder

@@ -26,9 +26,8 @@ from qac_jax.inference import encoder as encoders
 from qac_jax.inference import reranker
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE
-from qac_jax.live import filters
-from qac_jax.live.index import LiveIndex, Record
-from qac_jax.live.manifest import KIND, LiveSettings
+from qac_jax.live.index import TOGETHER, LiveIndex
+from qac_jax.live.store import KIND, SCHEMA, LiveSettings, Record
 from qac_jax.retrieval import bm25, corpus, hybrid, index, search, vectors
 from qac_jax.retrieval.bm25 import Scoring
 from qac_jax.retrieval.corpus import Hit, Searchable, Texts, passage_text
@@ -39,8 +38,6 @@ from qac_jax.retrieval.vectors import Vectors
 
 
 KINDS = (index.KIND, hybrid.KIND, vectors.KIND)
-# Passages that are read and added together.
-_TOGETHER = 1 << 14
 _SCANN_VECTORS = "dataset.npy"
 
 
@@ -57,6 +54,8 @@ def settings_of(artifact: Artifact, encoder: Encoder, place: str) -> LiveSetting
     """As those of an index or of vectors: same encoder, same weight, same words."""
     known = {**artifact.info["encoder"], "path": os.path.abspath(place)}
     known.pop("relative", None)
+    if artifact.kind == KIND:
+        return dataclasses.replace(LiveSettings.of(artifact), encoder=known)
     if artifact.kind == vectors.KIND:
         known = {**known, "identity": index.encoder_of(artifact)["identity"]}
     # The answers of a dense index stay those of its vectors, unless a weight is given.
@@ -96,11 +95,10 @@ def add(
     total = source.count if isinstance(source, Artifact) else None
     with progress.Bar("index", total=total, unit="passages") as bar:
         for records, known in _read(live, source, format):
-            live.add(records, known, replace=replace)
+            live.add(records, known, replace=replace, build=False)
             count += len(records)
             bar.advance(len(records))
-    if count > _TOGETHER:
-        live.compact()
+    live.build()
     return count
 
 
@@ -116,12 +114,15 @@ def _read(
         for records in _groups(iter(Records(source))):
             yield records, None
         return
-    if source.kind not in KINDS:
+    if source.kind not in (*KINDS, KIND):
         raise UserError(
             f"{source.path} is of kind {source.kind!r}; give passages, vectors, a "
             "dense or hybrid index, or a file"
         )
     _check_encoder(live, source)
+    if source.kind == KIND:
+        yield from _earlier(source) if source.schema < SCHEMA else _copied(LiveIndex(source.path))
+        return
     known = _vectors_of(source)
     if known is not None and known.width != live.settings.dimension:
         raise UserError(
@@ -135,11 +136,33 @@ def _read(
         start = stop
 
 
+def _copied(source: LiveIndex) -> Iterator[tuple[list[Record], np.ndarray]]:
+    snapshot = source.snapshot
+    kept = np.flatnonzero(snapshot.alive)
+    for start in range(0, len(kept), TOGETHER):
+        rows = kept[start : start + TOGETHER]
+        yield snapshot.records(rows.tolist()), snapshot.vectors(rows)
+
+
+def _earlier(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray]]:
+    """Of a living index of the earlier format, whose segments were artefacts."""
+    for segment in source.info["manifest"]["segments"]:
+        part = artifacts.load(source.path / segment["name"])
+        alive = np.ones(part.count, bool)
+        if segment["tombstones"]:
+            alive[np.load(source.path / segment["tombstones"])] = False
+        records, known = Records(part), Vectors.of(part)
+        for start in range(0, part.count, TOGETHER):
+            rows = start + np.flatnonzero(alive[start : start + TOGETHER])
+            if len(rows):
+                yield [records[row] for row in rows.tolist()], known.take(rows)
+
+
 def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
     group: list[Record] = []
     for record in records:
         group.append(record)
-        if len(group) == _TOGETHER:
+        if len(group) == TOGETHER:
             yield group
             group = []
     if group:
@@ -209,8 +232,7 @@ class LiveSearch:
 
     def why_nothing_fits(self) -> str:
         """Why the filter finds nothing: a field or a type that no passage has; or ""."""
-        segments = [segment.metadata for segment in self.live.snapshot.segments]
-        return filters.why_nothing_fits(filters.parsed(self.where), segments)
+        return self.live.snapshot.why_nothing_fits(self.where)
 
     def texts(self, ids: Sequence[str]) -> list[str]:
         """Title and text of passages, as cross-encoders read them."""
@@ -218,7 +240,7 @@ class LiveSearch:
         rows = snapshot.rows_of(ids).tolist()
         if -1 in rows:
             raise UserError(f"passage {ids[rows.index(-1)]!r} is not in {self.live.folder}")
-        return [passage_text(snapshot.record(row)) for row in rows]
+        return [passage_text(record) for record in snapshot.records(rows)]
 
 
 def is_living(place: str | os.PathLike[str]) -> bool:
@@ -227,10 +249,10 @@ def is_living(place: str | os.PathLike[str]) -> bool:
 
 
 def approximation(place: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """As `search.approximation`; the recall of a living index's large segments is not measured."""
+    """As `search.approximation`; the recall of a living index's ScaNN parts is not measured."""
     if not is_living(place):
         return search.approximation(artifacts.load(place))
-    return {} if any(segment.large for segment in LiveIndex(place).snapshot.segments) else None
+    return {} if LiveIndex(place).snapshot.state.parts else None
 
 
 def texts_of(index: Artifact) -> reranker.Texts:

@@ -1,4 +1,4 @@
-"""Metadata of passages, and filters of them: the rows of a segment that fit `where`.
+"""Filters of passages by their metadata, as conditions of SQL.
 
     {"lang": "en", "year": (">=", 2020)}            # both must hold
     {"lang": ["en", "de"], "year": {">=": 2000, "<": 2010}, "draft": None}
@@ -6,35 +6,33 @@
 A value: the field equals it (or has it among its values). A list: any of these. A tuple (in
 Python) or a mapping (in JSON too): comparisons. None: the record does not have the field.
 
-Metadata is an Arrow file with a line for each value: (row, text, number, truth), of which one is
-set; the lines of a field stand together, and the file's own metadata says where. So a field may be
-missing, of several types or have several values (a list), and a segment needs no schema.
+A field may be missing, of several types or have several values (a list): each value is a line
+(field, type, value, row) of a table.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError, nearest
 
 
-FILE = "metadata.arrow"
 # What is not metadata.
 OWN = ("_id", "title", "text")
-
-_FIELDS = b"fields"
+# Types, and what their values are called.
 _KINDS: dict[str, Any] = {"text": str, "truth": bool, "number": (int, float)}
+_CALLED = {"text": "texts", "number": "numbers", "truth": "true or false"}
 # Longer texts are no values to filter by.
 _LONGEST = 1024
+_COMPARISONS = {"==": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+OPERATORS = (*_COMPARISONS, "!=", "in", "not in", "exists")
+
+Where = Mapping[str, Any]
+Value = str | bool | int | float
 
 
-def values(record: Mapping[str, Any]) -> Iterator[tuple[str, str | bool | float]]:
+def values(record: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
     """(field, value) of everything that can be filtered by; of mappings, "field.key"."""
     for name, value in record.items():
         if name in OWN:
@@ -47,101 +45,10 @@ def values(record: Mapping[str, Any]) -> Iterator[tuple[str, str | bool | float]
                     yield field, single
 
 
-def write(out: Writer, records: Iterable[Mapping[str, Any]]) -> None:
-    """The metadata of records, in their order."""
-    import pyarrow as pa
-
-    found: dict[str, list[tuple[int, Any]]] = {}
-    for row, record in enumerate(records):
-        for field, value in values(record):
-            found.setdefault(field, []).append((row, value))
-    places, start = {}, 0
-    for field, pairs in found.items():
-        places[field] = (start, start + len(pairs))
-        start += len(pairs)
-    every = [pair for pairs in found.values() for pair in pairs]
-    columns = {
-        "row": pa.array([row for row, _ in every], pa.int32()),
-        "text": pa.array([v if isinstance(v, str) else None for _, v in every], pa.string()),
-        "number": pa.array([_number(v) for _, v in every], pa.float64()),
-        "truth": pa.array([v if isinstance(v, bool) else None for _, v in every], pa.bool_()),
-    }
-    table = pa.table(columns).replace_schema_metadata({_FIELDS: json.dumps(places).encode()})
-    with out.open(FILE, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-
-
-def kind_of(value: Any) -> str:
-    """The type of a value that passages are filtered by."""
-    return next(name for name, types in _KINDS.items() if isinstance(value, types))
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-class Metadata:
-    """The metadata of a finished segment, memory-mapped."""
-
-    def __init__(self, folder: Path, rows: int):
-        import pyarrow as pa
-
-        self._rows = rows
-        self._table = pa.ipc.open_file(pa.memory_map(str(folder / FILE))).read_all()
-        known = (self._table.schema.metadata or {}).get(_FIELDS, b"{}")
-        self._places: dict[str, tuple[int, int]] = json.loads(known)
-
-    @property
-    def fields(self) -> list[str]:
-        return list(self._places)
-
-    def kinds(self, field: str) -> set[str]:
-        """Of what type the values of a field are: text, number, truth."""
-        part = self._part(field)
-        return {kind for kind in _KINDS if part[kind].null_count < len(part)}
-
-    def having(self, field: str) -> np.ndarray:
-        """bool [rows]: the rows that have any value of a field."""
-        return self._mask(field, None)
-
-    def where(self, field: str, operator: str, value: Any) -> np.ndarray:
-        """bool [rows]: the rows with a value that fits, such as ("year", "greater", 2020).
-
-        `operator`: the name of one of Arrow's functions. A value of another type does not fit.
-        """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        part = self._part(field)
-        kind = kind_of(value)
-        compared = pa.scalar(float(value) if kind == "number" else value)
-        return self._mask(field, getattr(pc, operator)(part[kind], compared))
-
-    def _part(self, field: str) -> Any:
-        start, stop = self._places.get(field, (0, 0))
-        return self._table.slice(start, stop - start)
-
-    def _mask(self, field: str, chosen: Any) -> np.ndarray:
-        rows = self._part(field)["row"]
-        rows = rows if chosen is None else rows.filter(chosen)
-        mask = np.zeros(self._rows, bool)
-        mask[rows.to_numpy()] = True
-        return mask
-
-
-Where = Mapping[str, Any]
-
-# Operators and Arrow's functions behind them.
-COMPARISONS = {
-    "==": "equal",
-    "<": "less",
-    "<=": "less_equal",
-    ">": "greater",
-    ">=": "greater_equal",
-}
-# What values of a type are called.
-_CALLED = {"text": "texts", "number": "numbers", "truth": "true or false"}
-OPERATORS = (*COMPARISONS, "!=", "in", "not in", "exists")
+def stored(value: Value) -> tuple[str, Value]:
+    """The type of a value and what is stored of it: values of another type do not fit."""
+    kind = next(name for name, types in _KINDS.items() if isinstance(value, types))
+    return kind, float(value) if kind == "number" else value
 
 
 class Condition(NamedTuple):
@@ -150,6 +57,20 @@ class Condition(NamedTuple):
     field: str
     operator: str
     value: Any
+
+    @property
+    def alternatives(self) -> list[Value]:
+        return self.value if isinstance(self.value, list) else [self.value]
+
+    def queries(self) -> tuple[list[tuple[str, list[Any]]], bool]:
+        """Queries of the rows that fit any of them; True: the others are meant."""
+        if self.operator == "exists":
+            return [("field = ?", [self.field])], not self.value
+        # A record without the field is none of the values, too.
+        others = self.operator in ("!=", "not in")
+        sign = _COMPARISONS.get(self.operator, "=")
+        query = f"field = ? AND kind = ? AND value {sign} ?"
+        return [(query, [self.field, *stored(each)]) for each in self.alternatives], others
 
 
 def parsed(where: Where | None) -> list[Condition]:
@@ -196,42 +117,22 @@ def _checked(field: str, operator: Any, value: Any) -> Condition:
     return Condition(field, operator, list(value) if several else value)
 
 
-def why_nothing_fits(conditions: Sequence[Condition], segments: Sequence[Metadata]) -> str:
-    """Why no passage fits a filter: a field or a type that none has; or ""."""
-    fields = {field for metadata in segments for field in metadata.fields}
-    for field, operator, value in conditions:
-        if operator in ("exists", "!=", "not in"):
-            continue
-        if field not in fields:
-            return f"no passage has the field {field!r}; {nearest(field, fields)}"
-        known = {kind for metadata in segments for kind in metadata.kinds(field)}
-        asked = {kind_of(single) for single in (value if isinstance(value, list) else [value])}
-        if not asked & known:
-            names = (
-                " and ".join(sorted(_CALLED[kind] for kind in kinds)) for kinds in (known, asked)
-            )
-            return "the values of {!r} are {}, and the filter asks for {}".format(field, *names)
-    return ""
+def why_nothing_fits(conditions: Sequence[Condition], known: Mapping[str, set[str]]) -> str:
+    """Why no passage fits a filter: a field or a type that none has; or "".
 
-
-def mask(conditions: list[Condition], metadata: Metadata, rows: int) -> np.ndarray:
-    """bool [rows]: which of a segment's rows fulfil all conditions."""
-    fits = np.ones(rows, bool)
+    `known`: the types of each field's values.
+    """
     for condition in conditions:
-        fits &= _fits(condition, metadata)
-    return fits
-
-
-def _fits(condition: Condition, metadata: Metadata) -> np.ndarray:
-    field, operator, value = condition
-    if operator == "exists":
-        having = metadata.having(field)
-        return having if value else ~having
-    if operator in COMPARISONS:
-        return metadata.where(field, COMPARISONS[operator], value)
-    # A record without the field is none of the values, too.
-    several = value if operator in ("in", "not in") else [value]
-    equal = np.zeros_like(metadata.having(field))
-    for single in several:
-        equal |= metadata.where(field, "equal", single)
-    return equal if operator == "in" else ~equal
+        field = condition.field
+        if condition.operator in ("exists", "!=", "not in"):
+            continue
+        if field not in known:
+            return f"no passage has the field {field!r}; {nearest(field, known)}"
+        asked = {stored(single)[0] for single in condition.alternatives}
+        if not asked & known[field]:
+            has, wants = (
+                " and ".join(sorted(_CALLED[kind] for kind in kinds))
+                for kinds in (known[field], asked)
+            )
+            return f"the values of {field!r} are {has}, and the filter asks for {wants}"
+    return ""

@@ -14,6 +14,7 @@ import functools
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,14 @@ from qac_jax.errors import UserError
 from qac_jax.formats import identities
 from qac_jax.formats.records import encode
 from qac_jax.inference.encoder import Encoder
-from qac_jax.live import manifest, segment
+from qac_jax.live import store
 from qac_jax.live.filters import Where
-from qac_jax.live.manifest import KIND, Listed, LiveSettings, Manifest
-from qac_jax.live.segment import Postings, Rows, Segment
 from qac_jax.live.snapshot import Found, Snapshot
-from qac_jax.retrieval.corpus import Hit, passage_text
+from qac_jax.live.store import KIND, LiveSettings, Record, Store, Version
+from qac_jax.retrieval.corpus import Hit
 from qac_jax.retrieval.index import place_of_encoder
 
 
-Record = dict[str, Any]
 # A text, or a record such as {"_id": "d7", "title": "Bees", "text": "Bees make honey."}.
 Passage = str | Mapping[str, Any]
 
@@ -100,7 +99,7 @@ def numbered(records: Sequence[Record], base: Snapshot) -> tuple[list[Record], i
 
     Without an id they are called by their number among all passages that were ever added.
     """
-    first = base.manifest.added
+    first = base.state.added
     free = first + len(records)
     taken = {record["_id"] for record in records if "_id" in record}
     without = [str(first + n) for n, record in enumerate(records) if "_id" not in record]
@@ -143,6 +142,10 @@ def check_vectors(vectors: np.ndarray, count: int, width: int) -> None:
 
 # A reader that meets a change looks again, at most this often.
 _TRIES = 10
+# A large index is written anew when this share of it is deleted.
+_MANY_DELETED = 0.2
+# Passages that are written together.
+TOGETHER = 1 << 14
 
 
 class LiveIndex:
@@ -154,8 +157,7 @@ class LiveIndex:
         self._moved = encoder if isinstance(encoder, str) else ""
         if not isinstance(encoder, str):
             self.encoder = encoder
-        self._opened: dict[str, Segment] = {}
-        self.snapshot = self._newest()
+        self.snapshot = self._newest(None)
 
     @classmethod
     def create(
@@ -171,7 +173,8 @@ class LiveIndex:
         if os.path.isdir(known["path"]):  # both folders may be moved together
             relative = os.path.relpath(known["path"], os.path.abspath(place))
             settings = dataclasses.replace(settings, encoder={**known, "relative": relative})
-        manifest.commit(place, Manifest(1, (), 0, 0), {}, settings)
+        Store.create(place, 1, settings.dimension)
+        store.commit(place, Version(), settings)
         return cls(place, encoder=encoder)
 
     @functools.cached_property
@@ -190,44 +193,39 @@ class LiveIndex:
 
     def refresh(self) -> Snapshot:
         """Sees what others have changed; returns the newest version."""
-        self.snapshot = self._newest()
+        self.snapshot = self._newest(self.snapshot)
         return self.snapshot
 
-    def _newest(self) -> Snapshot:
+    def _newest(self, known: Snapshot | None) -> Snapshot:
         for attempt in range(_TRIES):
+            version = None
             try:
                 artifact = artifacts.load(self.folder, KIND)
-                version = Manifest.of(artifact)
-                known = getattr(self, "snapshot", None)
-                if known is not None and known.version == version.version:
+                version, settings = Version.of(artifact), LiveSettings.of(artifact)
+                if known is not None and known.version == version.number:
                     return known
-                opened = {
-                    entry.name: self._opened.get(entry.name) or Segment(self.folder / entry.name)
-                    for entry in version.segments
-                }
-                made = Snapshot(
-                    self.folder, version, list(opened.values()), manifest.settings_of(artifact)
-                )
-            except (FileNotFoundError, UserError):
-                # A change has replaced the manifest and removed files that the old one names.
-                if attempt == _TRIES - 1 or not self._changed_since(locals().get("version")):
+                opened = known and known.store
+                if opened is None or opened.generation != version.generation:
+                    opened = Store(self.folder, version.generation, settings.dimension)
+                return Snapshot(opened, version, settings)
+            except (FileNotFoundError, sqlite3.OperationalError, UserError):
+                # A change may have replaced the manifest and removed files that the old one names.
+                if attempt == _TRIES - 1 or not self._changed_since(version):
                     raise
-                continue
-            self._opened = opened
-            return made
         raise AssertionError
 
-    def _changed_since(self, version: Manifest | None) -> bool:
+    def _changed_since(self, version: Version | None) -> bool:
         record = artifacts.peek(self.folder)
-        known = record and record.get("kind") == KIND and record["info"]["manifest"]["version"]
-        return bool(known) and (version is None or known != version.version)
+        if record is None or record["kind"] != KIND or record["schema"] != store.SCHEMA:
+            return False
+        return version is None or record["info"]["manifest"]["number"] != version.number
 
     def copy(self, folder: str | os.PathLike[str]) -> None:
         """A copy of the newest version, which is a living index of its own."""
         with artifacts.locked(self.folder):
-            self.refresh()
-            ignored = shutil.ignore_patterns(artifacts.LOCK)
+            ignored = shutil.ignore_patterns(artifacts.LOCK, "*.sqlite*")
             shutil.copytree(self.folder, folder, ignore=ignored)
+            self.refresh().store.copy(Path(folder))
 
     def search(
         self,
@@ -266,11 +264,13 @@ class LiveIndex:
         *,
         replace: bool = False,
         advance: Callable[[int], None] | None = None,
+        build: bool = True,
     ) -> list[str]:
         """Adds passages as one change, and returns their ids; those without "_id" get a number.
 
         Ids that the index has are refused, or with `replace` these passages are replaced.
-        `vectors`: those of the passages, where they are known.
+        `vectors`: those of the passages, where they are known. `build`: ScaNN's files of many new
+        rows too, as a change of its own; until then they are searched exactly.
         """
         records = records_of(passages)
         given = [record["_id"] for record in records if "_id" in record]
@@ -282,22 +282,19 @@ class LiveIndex:
             texts = [self.encoder.passage_text(record) for record in records]
             vectors = self.encoder.encode(texts, "passage", advance=advance)
         check_vectors(vectors, len(records), self.settings.dimension)
-        pieces = [slice(at, at + manifest.MOST) for at in range(0, len(records), manifest.MOST)]
-        analyzer = self.settings.analyzer()
-        words = [Postings.of(map(passage_text, records[piece]), analyzer) for piece in pieces]
         with self._changing() as base:
             if not replace:
                 check_new(given, base, self.folder)
+            old = [row for row in base.rows_of(given).tolist() if row >= 0]
             named, added = numbered(records, base)
-            before = base.manifest.segments
-            if replace:
-                before = self._deleted(base, base.rows_of(given))
-            entries = [
-                self._write(Rows.of(named[piece], vectors[piece], counted))
-                for piece, counted in zip(pieces, words, strict=True)
-            ]
-            self._commit((*before, *entries), base, added)
-        self._merge_small()
+            with base.store.changing(base.state):
+                base.store.delete(old, base.version + 1)
+                rows, digest = base.store.append(named, vectors, self.settings.analyzer())
+            count = len(base) + len(named) - len(old)
+            version = base.state.after(old, digest, rows=rows, count=count, added=added)
+            self._commit(base.store, version)
+            if build:
+                self._build()
         return [record["_id"] for record in named]
 
     def update(self, passages: Iterable[Passage]) -> list[str]:
@@ -316,81 +313,56 @@ class LiveIndex:
         with self._changing() as base:
             if not missing_ok:
                 check_known(names, base, self.folder)
-            rows = base.rows_of(names)
-            if (rows >= 0).any():
-                self._commit(self._deleted(base, rows), base)
-        return [name for name, row in zip(names, rows, strict=True) if row >= 0]
+            found = dict(zip(names, base.rows_of(names).tolist(), strict=True))
+            rows = [row for row in found.values() if row >= 0]
+            if rows:
+                with base.store.changing(base.state):
+                    base.store.delete(rows, base.version + 1)
+                self._commit(base.store, base.state.after(rows, count=len(base) - len(rows)))
+        return [name for name, row in found.items() if row >= 0]
 
     def compact(self, *, full: bool = False) -> None:
-        """Merges segments and leaves out what was deleted; large segments with few deletions stay
-        as they are, unless `full`."""
-        while self._merge(lambda entries: manifest.to_compact(entries, full=full)):
-            pass
-
-    def _merge_small(self) -> None:
-        while self._merge(manifest.to_merge):
-            pass
-
-    def _merge(self, choose: Callable[[Sequence[Listed]], list[range]]) -> bool:
-        """Merges the first of the chosen runs, as a change of its own: what it replaces leaves the
-        memory before the next one is built."""
+        """Leaves out what was deleted; a large index with few deletions stays as it is, unless
+        `full`."""
         with self._changing() as base:
-            entries, runs = list(base.manifest.segments), choose(base.manifest.segments)
-            for run in runs[:1]:
-                alive = [base.alive[number] for number in run]
-                made = manifest.merged([base.segments[number] for number in run], alive)
-                entries[run.start : run.stop] = [self._write(rows) for rows in made]
-                self._commit(tuple(entries), base)
-        return bool(runs)
+            deleted = base.rows - len(base)
+            if not deleted or not (
+                full or base.rows < store.LARGE or deleted >= _MANY_DELETED * base.rows
+            ):
+                self._build()
+                return
+            made = Store.create(self.folder, base.state.generation + 1, self.settings.dimension)
+            kept = np.flatnonzero(base.alive)
+            written = Version()
+            for start in range(0, len(kept), TOGETHER):
+                rows = kept[start : start + TOGETHER]
+                with made.changing(written):
+                    made.append(base.records(rows.tolist()), base.vectors(rows), self.settings.analyzer())
+                written = dataclasses.replace(written, rows=start + len(rows))
+            parts = made.with_parts((), len(kept))
+            version = base.state.after(generation=made.generation, rows=len(kept), parts=parts)
+            self._commit(made, version)
+
+    def build(self) -> None:
+        """Builds ScaNN's files of rows that have none, where they are many."""
+        with self._changing():
+            self._build()
+
+    def _build(self) -> None:
+        now = self.snapshot.state
+        parts = self.snapshot.store.with_parts(now.parts, now.rows)
+        if parts != now.parts:
+            self._commit(self.snapshot.store, now.after(parts=parts))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Snapshot]:
         """One change at a time, of the newest version."""
         with artifacts.locked(self.folder):
             base = self.refresh()
-            manifest.sweep(self.folder, base.manifest)
-            self._written = 0
-            try:
-                yield base
-            except BaseException:
-                # The next change may use the names of this one for other segments.
-                self._opened = {part.name: part for part in self.snapshot.segments}
-                raise
+            store.sweep(self.folder, base.state)
+            yield base
 
-    def _next(self) -> int:
-        self._written += 1
-        return self.snapshot.manifest.changes + self._written
-
-    def _write(self, rows: Rows) -> Listed:
-        name = f"segment-{self._next():06d}"
-        segment.write(self.folder / name, rows)
-        self._opened[name] = Segment(self.folder / name)
-        return Listed(name, rows.count)
-
-    def _deleted(self, base: Snapshot, rows: np.ndarray) -> tuple[Listed, ...]:
-        """The segments without these rows (-1: none)."""
-        entries = []
-        for number, entry in enumerate(base.manifest.segments):
-            start, stop = base.starts[number : number + 2]
-            mine = rows[(rows >= start) & (rows < stop)] - start
-            if len(mine):
-                alive = base.alive[number].copy()
-                alive[mine] = False
-                name = manifest.tombstones_name(entry.name, self._next())
-                manifest.write_tombstones(self.folder / name, alive)
-                entry = dataclasses.replace(entry, deleted=int((~alive).sum()), tombstones=name)
-            if entry.deleted < entry.rows:
-                entries.append(entry)
-        return tuple(entries)
-
-    def _commit(self, entries: tuple[Listed, ...], base: Snapshot, added: int = -1) -> None:
-        before = base.manifest
-        made = Manifest(
-            version=before.version + 1,
-            segments=entries,
-            added=before.added if added < 0 else added,
-            changes=before.changes + self._written,
-        )
-        manifest.commit(self.folder, made, self._opened, self.settings)
-        self.refresh()
-        manifest.sweep(self.folder, made)
+    def _commit(self, opened: Store, version: Version) -> None:
+        store.commit(self.folder, version, self.settings)
+        self.snapshot = Snapshot(opened, version, self.settings)
+        store.sweep(self.folder, version)

@@ -6,61 +6,74 @@ those of a fresh BM25 index of these passages in the same order, bit for bit.
 
 from __future__ import annotations
 
-import bisect
 import functools
+import json
 import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from qac_jax.live import filters, manifest
+from qac_jax.live import filters
 from qac_jax.live.filters import Where
-from qac_jax.live.manifest import LiveSettings, Manifest
-from qac_jax.live.segment import Postings, Segment
+from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
 from qac_jax.retrieval import fusion
-from qac_jax.retrieval.bm25 import Analyzer, Scoring
+from qac_jax.retrieval.approximate import Scann
 from qac_jax.retrieval.corpus import Hit
 
 
 # Rows whose scores are in memory at a time.
 _BLOCK = 1 << 16
-# Below this number of allowed rows, or this share of a segment, each of them is scored.
+# Below this number of allowed rows, or this share of a range, each of them is scored.
 _FEW, _SMALL_SHARE = 5_000, 0.02
+# Words whose scores are kept between queries, by the number of their passages; what a word costs
+# that no passage has.
+_KEPT_WORDS, _ALONE = 1 << 23, 256
+# Filters whose rows are kept.
+_KEPT = 16
+DENSE, BM25 = "dense", "bm25"
 
 Nearest = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64 [queries, k]; row -1 for none
 
 
-def nearest(segment: Segment, queries: np.ndarray, k: int, allowed: np.ndarray) -> Nearest:
+def nearest(
+    vectors: np.ndarray, scann: Scann | None, queries: np.ndarray, k: int, allowed: np.ndarray
+) -> Nearest:
     """The top k allowed rows for each query, best first; of equal scores the earlier row wins.
 
-    Exact, but for ScaNN's approximation over a large segment.
+    Exact, but for ScaNN's approximation over a large range.
     """
-    count = int(allowed.sum())
-    k = min(k, count)
-    if not k:
-        return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
-    few = count <= max(_FEW, _SMALL_SHARE * len(segment))
-    if segment.scann is not None and not few:
-        found = _approximate(segment, queries, k, allowed)
+    rows = np.flatnonzero(allowed)
+    k = min(k, len(rows))
+    if scann is not None and k and len(rows) > max(_FEW, _SMALL_SHARE * len(allowed)):
+        found = _approximate(scann, queries, k, allowed)
         if found is not None:
             return found
-    return _exact(segment, queries, k, None if count == len(segment) else np.flatnonzero(allowed))
+    best = np.zeros((len(queries), 0), np.float32)
+    places = np.zeros((len(queries), 0), np.int64)
+    for start in range(0, len(rows), _BLOCK):
+        chosen = rows[start : start + _BLOCK]
+        whole = len(rows) == len(allowed)  # a slice is not copied
+        block = vectors[start : start + len(chosen)] if whole else vectors[chosen]
+        best = np.concatenate([best, queries @ block.T], 1)
+        places = np.concatenate([places, np.broadcast_to(chosen, (len(queries), len(chosen)))], 1)
+        first = np.stack([top(scores, k) for scores in best])
+        best = np.take_along_axis(best, first, 1)
+        places = np.take_along_axis(places, first, 1)
+    return best, places
 
 
 def _approximate(
-    segment: Segment, queries: np.ndarray, k: int, allowed: np.ndarray
+    scann: Scann, queries: np.ndarray, k: int, allowed: np.ndarray
 ) -> Nearest | None:
     """ScaNN knows no filters: it is asked for more rows, and those not allowed are left out.
 
     None where that would be more work than scoring all allowed rows.
     """
-    assert segment.scann is not None
     share = float(allowed.mean())
     wanted = k if share == 1 else int(k / share * 1.2) + 20
-    while wanted <= max(len(segment) // 8, k):
-        scores, rows = segment.scann.search(queries, min(wanted, len(segment)))
+    while wanted <= max(len(allowed) // 8, k):
+        scores, rows = scann.search(queries, min(wanted, len(allowed)))
         fits = (rows >= 0) & allowed[rows]
         if (fits.sum(1) >= k).all():
             # Those that fit stand first, in their order.
@@ -70,119 +83,15 @@ def _approximate(
     return None
 
 
-def _exact(segment: Segment, queries: np.ndarray, k: int, rows: np.ndarray | None) -> Nearest:
-    """Of all rows, or of some; block by block."""
-    best = [np.zeros(0, np.float32)] * len(queries)
-    places = [np.zeros(0, np.int64)] * len(queries)
-    for start in range(0, len(segment) if rows is None else len(rows), _BLOCK):
-        chosen = slice(start, start + _BLOCK) if rows is None else rows[start : start + _BLOCK]
-        block = segment.vectors[chosen].astype(np.float32, copy=False)
-        gains = queries @ block.T
-        numbers = np.arange(start, start + len(block)) if rows is None else chosen
-        for query, scores in enumerate(gains):
-            merged = np.concatenate([best[query], scores])
-            first = top(merged, k)
-            best[query] = merged[first]
-            places[query] = np.concatenate([places[query], numbers])[first]
-    return np.stack(best), np.stack(places).astype(np.int64)
-
-
 def top(scores: np.ndarray, k: int) -> np.ndarray:
     """The places of the top k scores, best first; of equal scores the earlier place wins."""
+    chosen = np.arange(len(scores))
     if len(scores) > k:
         last = np.partition(scores, len(scores) - k)[len(scores) - k]
         better = np.flatnonzero(scores > last)
         equal = np.flatnonzero(scores == last)[: k - len(better)]
         chosen = np.sort(np.concatenate([better, equal]))
-    else:
-        chosen = np.arange(len(scores))
     return chosen[np.argsort(-scores[chosen], kind="stable")]
-
-
-# Words whose scores are kept between queries, by the number of their passages.
-_KEPT_WORDS = 1 << 23
-# What a word costs that no passage has.
-_ALONE = 256
-
-Gains = tuple[np.ndarray, np.ndarray]  # rows of the index, their scores
-
-
-class Words:
-    """The words of several segments, one after the other."""
-
-    def __init__(
-        self,
-        segments: Sequence[Postings],
-        alive: Sequence[np.ndarray],
-        analyzer: Analyzer,
-        scoring: Scoring,
-    ):
-        self.analyzer, self._scoring = analyzer, scoring
-        self._segments, self._alive = segments, alive
-        self._starts = np.cumsum([0, *(len(mask) for mask in alive)])
-        self.rows = int(self._starts[-1])
-        self.count = sum(int(mask.sum()) for mask in alive)
-        pairs = zip(segments, alive, strict=True)
-        words = sum(int(part.lengths[mask].sum(dtype=np.int64)) for part, mask in pairs)
-        self._mean = np.float64(words) / max(self.count, 1)
-        self._known: dict[str, Gains] = {}
-        self._size, self._lock = 0, threading.Lock()
-
-    def scores(self, question: str) -> np.ndarray:
-        """float32 [rows]: 0 where a passage has none of the words, or is deleted."""
-        total = np.zeros(self.rows, np.float32)
-        for word in self.analyzer.words(question) if self.rows else ():
-            rows, gains = self._gains(word)
-            total[rows] += gains
-        return total
-
-    def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
-        """The score of a row, word by word: (the question's word, what it gives)."""
-        found: dict[str, float] = {}
-        stems = self.analyzer.words(question) if self.rows else ()
-        for word in stems:
-            rows, gains = self._gains(word)
-            here = np.flatnonzero(rows == row)
-            if len(here):
-                found[word] = found.get(word, 0.0) + float(gains[here[0]])
-        return sorted(found.items(), key=lambda pair: -pair[1])
-
-    def _gains(self, word: str) -> Gains:
-        with self._lock:
-            known = self._known.get(word)
-        if known is None:
-            known = self._computed(word)
-            with self._lock:
-                size = len(known[0]) + _ALONE
-                if self._size + size > _KEPT_WORDS:
-                    self._known, self._size = {}, 0
-                self._known[word] = known
-                self._size += size
-        return known
-
-    def _computed(self, word: str) -> Gains:
-        every = []
-        for part, mask, start in zip(self._segments, self._alive, self._starts, strict=False):
-            rows, counts = part.of_word(word)
-            alive = mask[rows]
-            mine = rows[alive]
-            every.append((mine + start, counts[alive], part.lengths[mine]))
-        rows, counts, lengths = (np.concatenate(arrays) for arrays in zip(*every, strict=True))
-        if not len(rows):
-            return rows.astype(np.int64), np.zeros(0, np.float32)
-        from bm25s import scoring  # slow to import
-
-        how = self._scoring
-        rarity = np.float32(scoring._select_idf_scorer(how.variant)(len(rows), self.count))
-        weights = scoring._select_tfc_scorer(how.variant)(
-            counts.astype(np.float32), lengths, self._mean, how.k1, how.b, None
-        )
-        return rows.astype(np.int64), (rarity * weights).astype(np.float32)
-
-
-# Filters whose rows are kept.
-_KEPT = 16
-DENSE, BM25 = "dense", "bm25"
 
 
 class Found(NamedTuple):
@@ -194,32 +103,28 @@ class Found(NamedTuple):
 
 
 class Snapshot:
-    """Rows are numbered across the segments, in the order in which passages were added."""
+    """Rows are numbered in the order in which passages were added."""
 
-    def __init__(
-        self, folder: Path, version: Manifest, segments: Sequence[Segment], settings: LiveSettings
-    ):
-        self.manifest, self.segments, self.settings = version, segments, settings
-        self.alive = [manifest.alive(folder, entry) for entry in version.segments]
-        self.starts = np.cumsum([0, *(len(segment) for segment in segments)])
-        self._begins: list[int] = self.starts.tolist()
-        for segment in segments:
-            segment.open()
+    def __init__(self, store: Store, version: Version, settings: LiveSettings):
+        self.store, self.state, self.settings = store, version, settings
+        self.version, self.rows = version.number, version.rows
+        self._vectors = store.vectors(version.rows)
+        self.alive = np.ones(version.rows, bool)
+        query = "SELECT row FROM passages WHERE deleted <= ? AND row < ?"
+        self.alive[self._rows(query, self.version, self.rows)] = False
+        ranges = [(part.start, part.stop, store.scann(part)) for part in version.parts]
+        end = ranges[-1][1] if ranges else 0
+        self._ranges: list[tuple[int, int, Scann | None]] = [*ranges, (end, self.rows, None)]
         self.analyzer = settings.analyzer()
         self._masks: dict[str, np.ndarray] = {}
-        self._lock = threading.Lock()
+        self._words: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._size, self._lock = 0, threading.Lock()
 
     def __len__(self) -> int:
-        return self.manifest.count
+        return self.state.count
 
-    @property
-    def version(self) -> int:
-        return self.manifest.version
-
-    @functools.cached_property
-    def words(self) -> Words:
-        parts = [segment.words for segment in self.segments]
-        return Words(parts, self.alive, self.analyzer, self.settings.scoring)
+    def _rows(self, query: str, *values: object) -> np.ndarray:
+        return np.array([row for (row,) in self.store.read(query, *values)], np.int64)
 
     def allowed(self, where: Where | None = None) -> np.ndarray:
         """bool [rows]: those that are not deleted and fit a filter."""
@@ -228,16 +133,26 @@ class Snapshot:
         with self._lock:
             known = self._masks.get(key)
         if known is None:
-            masks = [
-                alive & filters.mask(conditions, segment.metadata, len(segment))
-                for segment, alive in zip(self.segments, self.alive, strict=True)
-            ]
-            known = np.concatenate([np.zeros(0, bool), *masks])
+            known = self.alive.copy()
+            for condition in conditions:
+                queries, others = condition.queries()
+                fits = np.zeros(self.rows, bool)
+                for query, values in queries:
+                    query = f"SELECT row FROM fields WHERE {query} AND row < ?"
+                    fits[self._rows(query, *values, self.rows)] = True
+                known &= ~fits if others else fits
             with self._lock:
                 if len(self._masks) >= _KEPT:
                     self._masks.clear()
                 self._masks[key] = known
         return known
+
+    def why_nothing_fits(self, where: Where | None) -> str:
+        """Why a filter finds nothing: a field or a type that no passage has; or ""."""
+        known: dict[str, set[str]] = {}
+        for field, kind in self.store.read("SELECT DISTINCT field, kind FROM fields"):
+            known.setdefault(field, set()).add(kind)
+        return filters.why_nothing_fits(filters.parsed(where), known)
 
     def find(
         self,
@@ -257,14 +172,14 @@ class Snapshot:
         k = min(k, count)
         weight = self.settings.fusion.weight if weight is None else weight
         if weight == 1:
-            return [Found(*self.by_words(question, k, allowed)[:2], None) for question in questions]
+            return [Found(*self._by_words(question, k, allowed)[:2], None) for question in questions]
         assert vectors is not None
         if weight == 0:
-            scores, rows = self.by_vectors(vectors, k, allowed)
+            scores, rows = self._by_vectors(vectors, k, allowed)
             return [Found(r[r >= 0], s[r >= 0], None) for s, r in zip(scores, rows, strict=True)]
         first = min(self.settings.fusion.depth, count)
-        near = self.by_vectors(vectors, max(k, first), allowed)
-        lexical = (self.by_words(question, max(k, first), allowed) for question in questions)
+        near = self._by_vectors(vectors, max(k, first), allowed)
+        lexical = (self._by_words(question, max(k, first), allowed) for question in questions)
         return [
             self._fused(vector, (gains, rows), words, k, first, weight)
             for vector, gains, rows, words in zip(vectors, *near, lexical, strict=True)
@@ -283,14 +198,12 @@ class Snapshot:
         both scores, and the first `first` of each ranking give the scale."""
         gains, mine = near[0][near[1] >= 0], near[1][near[1] >= 0]
         best, by_words, every = lexical
-        there = np.zeros(len(every), bool)
-        there[mine] = True
-        alone = best[~there[best]]
+        alone = np.setdiff1d(best, mine)
         rows = np.concatenate([mine, alone])
-        dense = np.concatenate([gains, self.vectors(alone) @ vector])
         order = np.argsort(rows)
+        dense = np.concatenate([gains, self._vectors[alone] @ vector])[order]
         rows = rows[order]
-        scores = np.stack([dense[order], every[rows]]).astype(np.float64)
+        scores = np.stack([dense, every[rows]]).astype(np.float64)
         how = self.settings.fusion.normalization
         ranked = np.zeros(first, np.float32)  # 0: none of the query's words
         ranked[: len(by_words[:first])] = by_words[:first]
@@ -304,65 +217,121 @@ class Snapshot:
         top_rows = np.argsort(-fused, kind="stable")[:k]
         return Found(rows[top_rows], fused[top_rows], scores[:, top_rows])
 
-    def by_words(
-        self, question: str, k: int, allowed: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(rows, scores) of the top k by BM25, and the scores of all rows."""
-        every = self.words.scores(question)
-        rows = np.flatnonzero((every > 0) & allowed)
-        best = rows[top(every[rows], k)]
-        return best, every[best], every
-
-    def by_vectors(self, vectors: np.ndarray, k: int, allowed: np.ndarray) -> Nearest:
-        """(scores, rows) [queries, k] of the top k by the product of vectors; row -1 for none."""
+    def _by_vectors(self, vectors: np.ndarray, k: int, allowed: np.ndarray) -> Nearest:
         vectors = np.ascontiguousarray(vectors, np.float32)
-        scores = [np.full((len(vectors), k), -np.inf, np.float32)]
-        rows = [np.full((len(vectors), k), -1, np.int64)]
-        for segment, start in zip(self.segments, self.starts.tolist(), strict=False):
-            mask = allowed[start : start + len(segment)]
-            gains, places = nearest(segment, vectors, k, mask)
-            scores.insert(-1, gains)
-            rows.insert(-1, np.where(places >= 0, places + start, -1))
+        scores, rows = [], []
+        for start, stop, scann in self._ranges:
+            mask = allowed[start:stop]
+            gains, places = nearest(self._vectors[start:stop], scann, vectors, k, mask)
+            scores.append(gains)
+            rows.append(np.where(places >= 0, places + start, -1))
+        # What ScaNN did not find.
+        scores.append(np.full((len(vectors), k), -np.inf, np.float32))
+        rows.append(np.full((len(vectors), k), -1, np.int64))
         every, numbers = np.concatenate(scores, 1), np.concatenate(rows, 1)
         best = np.argsort(-every, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(every, best, 1), np.take_along_axis(numbers, best, 1)
 
+    def _by_words(
+        self, question: str, k: int, allowed: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, scores) of the top k by BM25, and the scores of all rows."""
+        every = self.bm25(question)
+        rows = np.flatnonzero((every > 0) & allowed)
+        best = rows[top(every[rows], k)]
+        return best, every[best], every
+
+    def bm25(self, question: str) -> np.ndarray:
+        """float32 [rows]: 0 where a passage has none of the words, or is deleted."""
+        total = np.zeros(self.rows, np.float32)
+        for word in self.analyzer.words(question):
+            rows, gains = self._gains(word)
+            total[rows] += gains
+        return total
+
+    def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
+        """BM25's score of a row, word by word: (the question's word, what it gives)."""
+        found: dict[str, float] = {}
+        for word in self.analyzer.words(question):
+            rows, gains = self._gains(word)
+            if len(here := np.flatnonzero(rows == row)):
+                found[word] = found.get(word, 0.0) + float(gains[here[0]])
+        return sorted(found.items(), key=lambda pair: -pair[1])
+
+    def _gains(self, word: str) -> tuple[np.ndarray, np.ndarray]:
+        """The rows that have a word and are not deleted, and BM25's score of it in each."""
+        with self._lock:
+            known = self._words.get(word)
+        if known is None:
+            known = self._scored(*self._counts(word))
+            with self._lock:
+                size = len(known[0]) + _ALONE
+                if self._size + size > _KEPT_WORDS:
+                    self._words, self._size = {}, 0
+                self._words[word] = known
+                self._size += size
+        return known
+
+    def _counts(self, word: str) -> tuple[np.ndarray, np.ndarray]:
+        query = "SELECT counts FROM words WHERE word = ? ORDER BY bucket"
+        stored = b"".join(counts for (counts,) in self.store.read(query, word))
+        rows, counts = np.frombuffer(stored, np.int32).reshape(-1, 2).T
+        kept = rows < self.rows
+        kept[kept] = self.alive[rows[kept]]
+        return rows[kept].astype(np.int64), counts[kept]
+
+    @functools.cached_property
+    def _lengths(self) -> np.ndarray:
+        """int32 [rows]: the words of each passage, 0 of deleted ones."""
+        lengths = np.zeros(self.rows, np.int32)
+        rows, counts = self._counts(LENGTH)
+        lengths[rows] = counts
+        return lengths
+
+    def _scored(self, rows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not len(rows):
+            return rows, np.zeros(0, np.float32)
+        from bm25s import scoring  # slow to import
+
+        how = self.settings.scoring
+        mean = np.float64(self._lengths.sum(dtype=np.int64)) / len(self)
+        rarity = np.float32(scoring._select_idf_scorer(how.variant)(len(rows), len(self)))
+        weights = scoring._select_tfc_scorer(how.variant)(
+            counts.astype(np.float32), self._lengths[rows], mean, how.k1, how.b, None
+        )
+        return rows, (rarity * weights).astype(np.float32)
+
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """float32: the vectors of some rows."""
-        found = np.empty((len(rows), self.settings.dimension), np.float32)
-        owners = np.searchsorted(self.starts, rows, side="right") - 1
-        for number in np.unique(owners).tolist():
-            mine = owners == number
-            found[mine] = self.segments[number].vectors[rows[mine] - self.starts[number]]
-        return found
+        return self._vectors[rows]
 
-    def record(self, row: int) -> dict[str, Any]:
-        """The passage of a row."""
-        number = bisect.bisect_right(self._begins, row) - 1
-        return self.segments[number].records[row - self._begins[number]]
+    def records(self, rows: Sequence[int]) -> list[Record]:
+        """The passages of some rows."""
+        return [json.loads(line) for line in self._stored("record", rows)]
 
     def ids(self, rows: Sequence[int]) -> list[str]:
         """The ids of some rows."""
-        owners = np.searchsorted(self.starts, rows, side="right") - 1
-        return [
-            self.segments[owner].ids[row - int(self.starts[owner])]
-            for owner, row in zip(owners.tolist(), rows, strict=True)
-        ]
+        return self._stored("id", rows)
+
+    def _stored(self, column: str, rows: Sequence[int]) -> list[str]:
+        listed = ", ".join(map(str, rows))
+        query = f"SELECT row, {column} FROM passages WHERE row IN ({listed})"
+        found = dict(self.store.read(query))
+        return [found[row] for row in rows]
 
     def rows_of(self, names: Sequence[str]) -> np.ndarray:
         """int64: the row of each id, -1 where the index does not have it."""
-        found = np.full(len(names), -1, np.int64)
-        for segment, alive, start in zip(self.segments, self.alive, self.starts, strict=False):
-            rows = segment.rows_of(names)
-            there = (rows >= 0) & alive[rows]
-            found[there] = rows[there] + start
-        return found
+        query = (
+            "SELECT coalesce(max(row), -1) FROM passages "
+            "WHERE id = ? AND row < ? AND (deleted IS NULL OR deleted > ?)"
+        )
+        found = [self.store.read(query, name, self.rows, self.version)[0][0] for name in names]
+        return np.array(found, np.int64)
 
     def hits(self, found: Found) -> list[Hit]:
         """With their texts."""
         hits = []
-        for place, row in enumerate(found.rows.tolist()):
-            record = self.record(row)
+        for place, record in enumerate(self.records(found.rows.tolist())):
             parts: dict[str, float] = {}
             if found.parts is not None:
                 parts = dict(zip((DENSE, BM25), found.parts[:, place].tolist(), strict=True))

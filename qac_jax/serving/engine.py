@@ -19,7 +19,7 @@ from qac_jax import artifacts, progress
 from qac_jax.errors import Busy, UserError
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import RerankerOptions
-from qac_jax.live import convert, filters, manifest
+from qac_jax.live import convert, filters, store
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import search
@@ -68,9 +68,9 @@ class Engine:
         reranker = None
         if settings.reranker:
             reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
-        if known is not None and known["kind"] == manifest.KIND:
+        if known is not None and known["kind"] == store.KIND:
             return cls(LiveIndex(settings.index, encoder=settings.encoder), reranker=reranker)
-        source = artifacts.load(settings.index, (manifest.KIND, *convert.KINDS))
+        source = artifacts.load(settings.index, (store.KIND, *convert.KINDS))
         root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
         progress.say(f"serve: copying {source.count:,} passages; changes need a living index")
         live = convert.living(source, root / "live", moved=settings.encoder)
@@ -197,7 +197,7 @@ class Engine:
         answer = {"query": query, "hits": shown, "version": snapshot.version}
         answer["passages"] = len(snapshot)
         if request.facets:
-            answer["facets"] = facets([snapshot.record(r) for r in found.rows[:_FACETED].tolist()])
+            answer["facets"] = facets(snapshot.records(found.rows[:_FACETED].tolist()))
         return answer
 
     def _explained(
@@ -207,9 +207,9 @@ class Engine:
         row = int(snapshot.rows_of([request.id])[0])
         if row < 0:
             raise Problem(404, "the index has no passage with this id; take one of a hit")
-        text = snapshot.record(row).get("text") or ""
+        text = snapshot.records([row])[0].get("text") or ""
         sentences = [part for part in _SENTENCE_END.split(text) if part.strip()][:_READ]
-        words = snapshot.words.by_word(request.query, row)
+        words = snapshot.by_word(request.query, row)
         near: list[dict[str, Any]] = []
         if sentences:
             scores = self.live.encoder.encode(sentences) @ vector
