@@ -331,13 +331,14 @@ class LiveIndex:
             ):
                 self._build()
                 return
+            analyzer = self.settings.analyzer()
             made = Store.create(self.folder, base.state.generation + 1, self.settings.dimension)
             kept = np.flatnonzero(base.alive)
             written = Version()
             for start in range(0, len(kept), TOGETHER):
                 rows = kept[start : start + TOGETHER]
                 with made.changing(written):
-                    made.append(base.records(rows.tolist()), base.vectors(rows), self.settings.analyzer())
+                    made.append(base.records(rows.tolist()), base.vectors(rows), analyzer)
                 written = dataclasses.replace(written, rows=start + len(rows))
             parts = made.with_parts((), len(kept))
             version = base.state.after(generation=made.generation, rows=len(kept), parts=parts)

@@ -63,9 +63,7 @@ def nearest(
     return best, places
 
 
-def _approximate(
-    scann: Scann, queries: np.ndarray, k: int, allowed: np.ndarray
-) -> Nearest | None:
+def _approximate(scann: Scann, queries: np.ndarray, k: int, allowed: np.ndarray) -> Nearest | None:
     """ScaNN knows no filters: it is asked for more rows, and those not allowed are left out.
 
     None where that would be more work than scoring all allowed rows.
@@ -172,7 +170,8 @@ class Snapshot:
         k = min(k, count)
         weight = self.settings.fusion.weight if weight is None else weight
         if weight == 1:
-            return [Found(*self._by_words(question, k, allowed)[:2], None) for question in questions]
+            ranked = (self._by_words(question, k, allowed) for question in questions)
+            return [Found(rows, scores, None) for rows, scores, _ in ranked]
         assert vectors is not None
         if weight == 0:
             scores, rows = self._by_vectors(vectors, k, allowed)

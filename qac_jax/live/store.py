@@ -33,7 +33,7 @@ from qac_jax import artifacts, fields, hashing
 from qac_jax.artifacts import Artifact, disk
 from qac_jax.errors import UserError
 from qac_jax.live import filters
-from qac_jax.retrieval.approximate import Preset, Scann
+from qac_jax.retrieval.approximate import SCANN, Preset, Scann, preset
 from qac_jax.retrieval.bm25 import Analyzer, Scoring
 from qac_jax.retrieval.corpus import passage_text
 from qac_jax.retrieval.fusion import Fusion
@@ -264,7 +264,7 @@ class Store:
         except BaseException as error:
             if self._database.in_transaction:
                 with self._lock:
-                    execute("ROLLBACK")
+                    self._database.rollback()
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.folder) from error
             raise
@@ -322,15 +322,15 @@ class Store:
         return tuple(known)
 
     def _build(self, start: int, stop: int) -> Part:
-        preset = Scann.preset(stop - start)
+        shape: Any = preset(SCANN, stop - start)
         files: dict[str, Any] = {}
-        part = Part(start, stop, dataclasses.asdict(preset), files)
+        part = Part(start, stop, dataclasses.asdict(shape), files)
         place = self.folder / part.name
         work = place.with_name(place.name + artifacts.PART)
         for path in (place, work):
             shutil.rmtree(path, ignore_errors=True)
         work.mkdir()
-        Scann.build(self.vectors(stop)[start:], preset, work)
+        Scann.build(self.vectors(stop)[start:], shape, work)
         for path in sorted(work.iterdir()):
             disk.file(path)
             files[path.name] = {"size": path.stat().st_size, "sha256": hashing.hash_file(path)}

@@ -13,7 +13,7 @@ from toy_retrieval import save_encoder, write_collection
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
 from qac_jax.flags import split_gin, split_macros
-from qac_jax.live import convert, filters
+from qac_jax.live import convert
 from qac_jax.retrieval.corpus import read_passages
 
 
@@ -87,8 +87,7 @@ def test_filters_of_a_corpus_that_was_added_and_why_they_find_nothing(tmp_path: 
         ({"lang": "fr"}, ""),
         ({"other": None}, ""),
     ):
-        segments = [segment.metadata for segment in live.snapshot.segments]
-        said = filters.why_nothing_fits(filters.parsed(where), segments)
+        said = live.snapshot.why_nothing_fits(where)
         assert why in said and bool(why) == bool(said)
 
 

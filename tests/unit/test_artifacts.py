@@ -392,7 +392,7 @@ def test_a_link_for_a_temporary_file_does_not_empty_a_file_elsewhere(name, state
 
 def test_a_link_in_a_living_index_is_removed_itself(thesis, tmp_path):
     toy_live.live(tmp_path / "live", toy_live.records(3))
-    (tmp_path / "live" / "segment-000099").symlink_to(thesis.parent)
+    (tmp_path / "live" / "index-000099").symlink_to(thesis.parent)
     (tmp_path / "live" / ("artifact.json" + artifacts.PART)).symlink_to(thesis)
     live = LiveIndex(tmp_path / "live", encoder=toy_live.stub())
     live.add(toy_live.records(2, 3))
@@ -454,7 +454,7 @@ def test_files_are_on_the_disk_before_they_are_relied_upon(tmp_path, monkeypatch
 
 
 def test_a_living_index_names_only_what_is_on_the_disk(tmp_path, monkeypatch):
-    """The names of segments and of their deletions reach it before the record that names them."""
+    """Vectors and the names of files reach it before the record that names them."""
     live = toy_live.live(tmp_path / "live", toy_live.records(4))
     log: list[str] = []
     real = os.replace
@@ -466,10 +466,11 @@ def test_a_living_index_names_only_what_is_on_the_disk(tmp_path, monkeypatch):
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    live.delete(["d1"])
+    live.add(toy_live.records(2, 4))
     committed = log.index(f"to {tmp_path / 'live' / artifacts.COMMIT}")
-    deletions = [n for n, path in enumerate(log) if ".deleted-" in path]
-    assert deletions and str(tmp_path / "live") in log[deletions[-1] : committed]
+    vectors = log.index(str(tmp_path / "live" / "index-000001" / "vectors.f32"))
+    assert str(tmp_path / "live") in log[vectors:committed]
+    assert live.snapshot.store.read("PRAGMA synchronous") == [(3,)]
     assert str(tmp_path / "live") in log[committed:]
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,10 @@ import toy_live as toy
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
+from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import read_run
-from qac_jax.live import convert, manifest, segment, snapshot
+from qac_jax.live import convert, index, snapshot, store
 from qac_jax.live.index import LiveIndex
-from qac_jax.live.manifest import Listed
-from qac_jax.live.segment import Postings
-from qac_jax.live.snapshot import Words
 from qac_jax.retrieval import bm25, corpus
 from qac_jax.retrieval.bm25 import Analyzer, Bm25, Scoring
 
@@ -61,7 +60,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
 
 def test_a_grown_index_is_a_fresh_one(grown: LiveIndex, fresh: LiveIndex) -> None:
     for weight in [0, 0.3, 1]:
-        assert len(grown) == len(fresh) == 50 and len(grown.snapshot.segments) > 1
+        assert len(grown) == len(fresh) == 50 and grown.snapshot.rows == 70
         assert answers(grown, hybrid=weight) == answers(fresh, hybrid=weight)
         some = {"lang": "de", "year": (">", 2004)}
         filtered = answers(grown, hybrid=weight, where=some)
@@ -71,27 +70,27 @@ def test_a_grown_index_is_a_fresh_one(grown: LiveIndex, fresh: LiveIndex) -> Non
 
 @pytest.mark.parametrize("variant", bm25.VARIANTS)
 def test_scores_of_words_equal_those_of_a_fresh_bm25_index(tmp_path: Path, variant: str) -> None:
-    """Bit for bit, with passages deleted in every segment."""
-    rng = np.random.default_rng(0)
+    """Bit for bit, with passages deleted of every change, and again when it is compacted."""
     analyzer, scoring = Analyzer("english"), Scoring(0.9, 0.4, variant)
-    texts = [record["text"] for record in toy.records(90)]
-    parts = [texts[:40], texts[40:41], texts[41:]]
-    alive = [rng.random(len(part)) < 0.7 for part in parts]
-    pairs = zip(texts, np.concatenate(alive), strict=True)
-    kept = [text for text, there in pairs if there]
+    texts = [{"_id": str(n), "text": record["text"]} for n, record in enumerate(toy.records(90))]
+    index = toy.live(tmp_path / "index", texts[:40], scoring=scoring)
+    index.add(texts[40:41])
+    index.add(texts[41:])
+    gone = [str(n) for n in np.flatnonzero(np.random.default_rng(0).random(90) > 0.7)]
+    index.delete(gone)
+    kept = [record["text"] for record in texts if record["_id"] not in gone]
     with artifacts.create(tmp_path / "bm25", kind=bm25.KIND) as out:
         corpus.write_ids(out, map(str, range(len(kept))))
         out.count = bm25.write(out, kept, analyzer, scoring)
-    postings = [Postings.of(part, analyzer) for part in parts]
-    words = Words(postings, alive, analyzer, scoring)
-    merged = Postings.merged(postings, alive)
-    again = Words([merged], [np.ones(len(kept), bool)], analyzer, scoring)
     known = Bm25(artifacts.load(tmp_path / "bm25"))
-    for question in QUESTIONS:
-        (expected,) = known.scores_of([question], [np.arange(len(kept))])
-        np.testing.assert_array_equal(words.scores(question)[np.concatenate(alive)], expected)
-        np.testing.assert_array_equal(again.scores(question), expected)
-        assert not words.scores(question)[~np.concatenate(alive)].any()
+    for rows in (90, len(kept)):
+        now = index.snapshot
+        assert now.rows == rows
+        for question in QUESTIONS:
+            (expected,) = known.scores_of([question], [np.arange(len(kept))])
+            np.testing.assert_array_equal(now.bm25(question)[now.alive], expected)
+            assert not now.bm25(question)[~now.alive].any()
+        index.compact()
 
 
 def test_readers_keep_the_version_that_they_opened(tmp_path: Path) -> None:
@@ -106,29 +105,33 @@ def test_readers_keep_the_version_that_they_opened(tmp_path: Path) -> None:
     assert answers(reader) == answers(writer) != before and len(reader) == 13
 
 
-def test_a_compacted_index_answers_the_same_from_segments_of_bounded_size(
+def test_a_compacted_index_answers_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is added together, merged or left of larger segments."""
-    index = toy.live(tmp_path / "index", toy.records(30))
-    monkeypatch.setattr(manifest, "MOST", 8)
-    sizes = [Listed(f"s{n}", size) for n, size in enumerate([5, 3, 1, 9, 2, 30])]
-    assert manifest.to_compact(sizes) == [range(0, 2)]
-    assert manifest.to_compact(sizes, full=True) == [range(0, 2), range(3, 4), range(5, 6)]
-    index.add(toy.records(11, 30))
-    index.delete(["d0", "d7", "d40"])
+    """In several blocks; a large one with few deletions stays as it is, unless all is wanted."""
+    monkeypatch.setattr(index, "TOGETHER", 8)
+    live = toy.live(tmp_path / "index", toy.records(30))
+    live.add(toy.records(11, 30))
+    live.delete(["d0", "d7", "d40"])
     kinds: tuple[dict[str, Any], ...] = ({}, {"hybrid": 1}, {"where": {"lang": "fr"}})
-    before = [answers(index, **kind) for kind in kinds]
-    index.compact()
-    entries = index.snapshot.manifest.segments
-    assert [entry.rows for entry in entries] == [7, 7, 7, 7, 8, 2]
-    assert not any(entry.deleted for entry in entries)
-    assert before == [answers(index, **kind) for kind in kinds]
-    artifacts.load(index.folder).verify()
-    left = {path.name for path in index.folder.iterdir()}
-    assert left == {"artifact.json", ".lock", *(s.name for s in index.snapshot.segments)}
-    names = [index.snapshot.record(row)["_id"] for row in range(38)]
-    assert names == [f"d{n}" for n in range(41) if n not in (0, 7, 40)]
+    before = [answers(live, **kind) for kind in kinds]
+    monkeypatch.setattr(store, "_BUCKET", 16)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "LARGE", 41)
+        patched.setattr(store.Store, "with_parts", lambda *_: ())
+        live.compact()
+        assert live.snapshot.rows == 41
+        live.compact(full=True)
+    assert live.snapshot.rows == 38 and live.snapshot.alive.all()
+    assert before == [answers(live, **kind) for kind in kinds]
+    artifacts.load(live.folder).verify()
+    left = {path.name for path in live.folder.iterdir()}
+    assert left == {"artifact.json", ".lock", "index-000002"}
+    assert live.snapshot.ids(range(38)) == [f"d{n}" for n in range(41) if n not in (0, 7, 40)]
+    live.copy(tmp_path / "copy")
+    artifacts.remove(live.folder)
+    again = LiveIndex(tmp_path / "copy", encoder=toy.stub())
+    assert before[0] == answers(again)
 
 
 def test_ids_and_an_empty_index(tmp_path: Path) -> None:
@@ -146,7 +149,7 @@ def test_ids_and_an_empty_index(tmp_path: Path) -> None:
         assert empty.search(["x"], hybrid=weight) == [[]]
     empty.add(["x"])
     empty.delete(["0"])
-    assert empty.search(["x"]) == [[]] and len(empty) == 0 and not empty.snapshot.segments
+    assert empty.search(["x"]) == [[]] and len(empty) == 0
     empty.compact()
 
 
@@ -182,21 +185,43 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert index.delete(["d1", "zz"], missing_ok=True) == ["d1"]
 
 
+class Stopping(sqlite3.Connection):
+    """A database whose calls are counted as operations."""
+
+    operation: Any = staticmethod(lambda: None)
+
+    def execute(self, *words: Any) -> sqlite3.Cursor:
+        self.operation()
+        return super().execute(*words)
+
+    def executemany(self, *words: Any) -> sqlite3.Cursor:
+        self.operation()
+        return super().executemany(*words)
+
+
+@pytest.mark.parametrize("change", ["update", "delete", "compact"])
 def test_killed_at_some_moments_it_is_the_old_or_the_new_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """Stopped at calls that make something durable or visible, or remove it."""
     base = toy.live(tmp_path / "base", toy.records(10))
     base.add(toy.records(4, 10))
+    base.delete(["d3"])
+    work = {
+        "update": lambda live: live.update([{"_id": f"d{n}", "text": "new"} for n in (0, 12)]),
+        "delete": lambda live: live.delete(["d1", "d12"]),
+        "compact": lambda live: live.compact(),
+    }[change]
     old, kinds = content(tmp_path / "base"), set()
-    for moment in range(0, 1000, 9):
+    for moment in range(0, 1000, 3):
         folder = tmp_path / f"{moment}"
         shutil.copytree(tmp_path / "base", folder)
-        index = LiveIndex(folder, encoder=toy.stub())
         with monkeypatch.context() as patched:
-            stop_at(moment, patched)
+            operation = stop_at(moment, patched)
+            live = LiveIndex(folder, encoder=toy.stub())
+            patched.setattr(Stopping, "operation", staticmethod(operation))
             try:
-                index.update([{"_id": f"d{n}", "text": "new"} for n in (0, 12)])
+                work(live)
                 stopped = False
             except KeyboardInterrupt:
                 stopped = True
@@ -205,27 +230,38 @@ def test_killed_at_some_moments_it_is_the_old_or_the_new_index(
             break
         kinds.add(found)
         # The object that was stopped and one that is opened later can both go on.
-        for again in (LiveIndex(folder, encoder=toy.stub()), index):
+        for again in (LiveIndex(folder, encoder=toy.stub()), live):
             again.refresh()
             assert again.add([f"one more {id(again)}"])
+        assert len(content(folder)) == len(found) + 2
     assert kinds <= {old, found} and moment > 4
-    assert old in kinds and old != found
+    assert old in kinds and (old != found or change == "compact")
 
 
-def stop_at(moment: int, patched: pytest.MonkeyPatch) -> None:
+def stop_at(moment: int, patched: pytest.MonkeyPatch) -> Any:
+    """Stops every operation after some; returns what counts one."""
     count = 0
+
+    def operation() -> None:
+        nonlocal count
+        count += 1
+        if count > moment:
+            raise KeyboardInterrupt
+
     patched.setenv("QAC_FSYNC", "1")
     for name in ("fsync", "rename", "replace", "unlink"):
         whole = getattr(os, name)
 
         def stopping(*words: Any, _whole: Any = whole, **named: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count > moment:
-                raise KeyboardInterrupt
+            operation()
             return _whole(*words, **named)
 
         patched.setattr(os, name, stopping)
+    real = sqlite3.connect
+    patched.setattr(
+        sqlite3, "connect", lambda *words, **named: real(*words, factory=Stopping, **named)
+    )
+    return operation
 
 
 def content(folder: Path) -> Any:
@@ -235,24 +271,57 @@ def content(folder: Path) -> Any:
     return tuple(sorted((hit.id, hit.text, round(hit.score, 5)) for hit in hits))
 
 
-def test_a_large_segment_is_searched_by_scann(
+def test_a_large_range_is_searched_by_scann(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below 20,000 rows ScaNN scores all rows, so that its answers are exact here."""
     exact = toy.live(tmp_path / "exact", toy.records(300))
-    real = segment.write
-    monkeypatch.setattr(segment, "write", lambda *words: real(*words, large=100))
-    index = toy.live(tmp_path / "scann", toy.records(300))
-    assert index.snapshot.segments[0].scann is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "LARGE", 100)
+        patched.setattr(store, "MOST", 160)
+        live = toy.live(tmp_path / "scann", toy.records(130))
+        live.add(toy.records(170, 130))
+    assert [(part.start, part.stop) for part in live.snapshot.state.parts] == [
+        (0, 130),
+        (130, 215),
+        (215, 300),
+    ]
+    artifacts.load(live.folder).verify()
     for few in (5_000, 0):
         monkeypatch.setattr(snapshot, "_FEW", few)
         for where in (None, {"lang": "en"}, {"year": 2003, "lang": "de"}):
-            got, expected = (answers(i, hybrid=0, where=where) for i in (index, exact))
+            got, expected = (answers(i, hybrid=0, where=where) for i in (live, exact))
             assert [[n for n, _ in hits] for hits in got] == [[n for n, _ in h] for h in expected]
-    for each in (index, exact):
+    for each in (live, exact):
         each.delete([f"d{n}" for n in range(0, 300, 4)])
         each.add(toy.records(10, 400))
-    assert [h[0] for h in answers(index)] == [h[0] for h in answers(exact)]
+    assert [h[0] for h in answers(live)] == [h[0] for h in answers(exact)]
+
+
+def test_an_index_of_the_earlier_format_is_copied(tmp_path: Path) -> None:
+    """Its segments are artefacts, with their deletions beside them."""
+    records, old = toy.records(12), tmp_path / "old"
+    vectors = toy.StubEncoder().encode([corpus.passage_text(record) for record in records])
+    listed = []
+    old.mkdir()
+    for name, rows in (("segment-000001", slice(8)), ("segment-000003", slice(8, 12))):
+        with artifacts.create(old / name, kind="segment") as out:
+            write_records(out, records[rows])
+            with out.temporary("vectors-00000-of-00001.npy") as path:
+                np.save(path, vectors[rows])
+        listed.append({"name": name, "rows": out.count, "deleted": 0, "tombstones": ""})
+    np.save(old / "segment-000001.deleted-000002.npy", np.array([1, 4], np.int32))
+    listed[0]["tombstones"] = "segment-000001.deleted-000002.npy"
+    now = toy.live(tmp_path / "new")
+    record = json.loads((now.folder / "artifact.json").read_text())
+    record |= {"schema": 1, "files": {}}
+    record["info"]["manifest"] = {"version": 4, "segments": listed, "added": 12, "changes": 3}
+    artifacts.rewrite(old, record)
+    with pytest.raises(UserError, match="earlier format of living indexes; copy it: qac index"):
+        LiveIndex(old)
+    assert convert.add(now, artifacts.load(old)) == 10
+    fresh = toy.live(tmp_path / "fresh", [records[n] for n in range(12) if n not in (1, 4)])
+    assert answers(now) == answers(fresh)
 
 
 RECORDS: list[dict[str, Any]] = [

@@ -201,7 +201,7 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
     assert qac("index", live, "--add", first) == 2
     assert "live is new; say which encoder it has: --encoder" in capsys.readouterr().err
     assert qac("index", live, "--add", first, "--encoder", folder, "--weight", 0.4) == 0
-    assert "added 30, deleted 0, passages 30, segments 1" in capsys.readouterr().out
+    assert "added 30, deleted 0, passages 30, rows 30" in capsys.readouterr().out
     assert qac("index", live, "--add", more) == 2
     assert "the id 'p28' is in" in capsys.readouterr().err
     assert qac("index", live, "--replace", more, "--delete", "p0", "p1", "--json") == 0
@@ -210,7 +210,7 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "ids.txt").write_text("p2\np3\n")
     assert qac("index", live, "--delete", f"@{tmp_path / 'ids.txt'}") == 0
     assert qac("index", live, "--compact") == 0
-    assert "segments before 2, passages 36, segments 1" in capsys.readouterr().out
+    assert "rows before 42, passages 36, rows 36" in capsys.readouterr().out
     assert LiveIndex(live).settings.fusion.weight == 0.4
     artifacts.load(live).verify()
     # A vector is near itself, and the folders may be moved together.
