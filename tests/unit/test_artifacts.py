@@ -455,10 +455,10 @@ def test_files_are_on_the_disk_before_they_are_relied_upon(tmp_path, monkeypatch
 
 def test_a_living_index_names_only_what_is_on_the_disk(tmp_path, monkeypatch):
     """Vectors and the names of files reach it before the record that names them."""
+    monkeypatch.setenv(disk.VARIABLE, "1")
     live = toy_live.live(tmp_path / "live", toy_live.records(4))
     log: list[str] = []
     real = os.replace
-    monkeypatch.setenv(disk.VARIABLE, "1")
     monkeypatch.setattr(os, "fsync", lambda d: log.append(os.readlink(f"/proc/self/fd/{d}")))
 
     def replace(source: str, target: str) -> None:
