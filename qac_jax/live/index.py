@@ -204,7 +204,7 @@ class LiveIndex:
                 version, settings = Version.of(artifact), LiveSettings.of(artifact)
                 if known is not None and known.version == version.number:
                     return known
-                opened = known and known.store
+                opened = known.store if known is not None else None
                 if opened is None or opened.generation != version.generation:
                     opened = Store(self.folder, version.generation, settings.dimension)
                 return Snapshot(opened, version, settings)
