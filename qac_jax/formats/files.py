@@ -407,3 +407,17 @@ def objects(file: str, bad: BadLines) -> Iterator[tuple[dict[str, Any], Place]]:
             text = text[position:]
             # Each attempt reads the object from its beginning: twice as much text for the next.
             wanted = max(_CHUNK, len(text))
+
+
+def parsed_objects(
+    file: str, bad: BadLines, parse: Callable[[int, dict[str, Any], Place], T | None]
+) -> Iterator[T]:
+    """What `parse` makes of each object of a JSON array (None: nothing), numbered from 0."""
+    for number, (record, place) in enumerate(objects(file, bad)):
+        try:
+            found = parse(number, record, place)
+        except BadRecord as error:
+            bad.add(f"entry {number}: {error}", place)
+            continue
+        if found is not None:
+            yield found

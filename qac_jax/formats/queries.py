@@ -9,7 +9,6 @@ The format is recognised by the file's first line unless it is given.
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +26,8 @@ from qac_jax.formats.files import (
     expand,
     find,
     json_object,
-    objects,
     parsed,
+    parsed_objects,
     quoted_columns,
     string,
     whole_text,
@@ -232,16 +231,14 @@ def _dpr_training(file: str, bad: BadLines) -> Iterator[Query]:
 
     Those without a positive passage are left out and counted: of Natural Questions 58,812 are left.
     """
-    for number, (record, place) in enumerate(objects(file, bad)):
-        if not record.get("positive_ctxs"):
-            bad.leave_out("questions without a positive passage")
-            continue
-        try:
-            query = _asked(record, str(number), place)
-        except BadRecord as error:
-            bad.add(f"question {number}: {error}", place)
-            continue
-        yield query
+
+    def parse(number: int, record: dict[str, Any], place: Place) -> Query | None:
+        if record.get("positive_ctxs"):
+            return _asked(record, str(number), place)
+        bad.leave_out("questions without a positive passage")
+        return None
+
+    return parsed_objects(file, bad, parse)
 
 
 def _is_array(passages: bool) -> Recognise:
@@ -254,19 +251,13 @@ def _is_array(passages: bool) -> Recognise:
 def _entityquestions(file: str, bad: BadLines) -> Iterator[Query]:
     """A JSON list for each relation; P36.test.json gives ids P36-0, P36-1, …"""
     relation = os.path.basename(file).split(".")[0]
-    try:
-        entries = json.loads(whole_text(file))
-    except json.JSONDecodeError as error:
-        raise DataError(f"invalid JSON: {error.msg}", file=file, line=error.lineno) from error
-    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-        try:
-            if not isinstance(entry, dict):
-                raise BadRecord("expected an object {question, answers}")
-            query = _asked(entry, f"{relation}-{number}", Place(file), relation=relation)
-        except BadRecord as error:
-            bad.add(f"entry {number}: {error}", Place(file))
-            continue
-        yield query
+    return parsed_objects(
+        file,
+        bad,
+        lambda number, entry, place: _asked(
+            entry, f"{relation}-{number}", place, relation=relation
+        ),
+    )
 
 
 def _mrqa(file: str, bad: BadLines) -> Iterator[Query]:

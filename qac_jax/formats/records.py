@@ -15,7 +15,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast, overload
 
 import numpy as np
@@ -61,34 +61,13 @@ def write_lines(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any
 
 
 def write_records(
-    writer: Writer,
-    records: Iterable[Mapping[str, Any]],
-    name: str = "passages",
-    *,
-    shards: int = 1,
-    total: int | None = None,
+    writer: Writer, records: Iterable[Mapping[str, Any]], name: str = "passages"
 ) -> int:
-    """Writes all records in order, their offsets and the artefact's count.
-
-    More than one shard needs the number of records (`total`, or an iterable with a length),
-    because the shards hold contiguous pieces of nearly equal size.
-    """
-    if shards > 1 and total is None:
-        if not isinstance(records, Sized):
-            raise ValueError("write_records: shards > 1 needs total= for an unsized iterable")
-        total = len(records)
-    stream = iter(records)
-    for index in range(shards):
-        piece: Iterable[Mapping[str, Any]] = stream
-        if index < shards - 1 and total is not None:
-            size = total * (index + 1) // shards - total * index // shards
-            piece = itertools.islice(stream, size)
-        facts: Record = {"records": 0}
-        with writer.open(shard_name(name, index, shards), "wb", facts=facts) as file:
-            for record in piece:
-                file.write(encode(record))
-                facts["records"] += 1
-    return write_offsets(writer, name, shards)
+    """Writes all records in order as one shard, their offsets and the artefact's count."""
+    shard = shard_name(name, 0, 1)
+    written = write_lines(writer.part(shard), records)
+    writer.keep(shard, sha256=written["sha256"], facts={"records": written["records"]})
+    return write_offsets(writer, name, 1)
 
 
 def write_offsets(writer: Writer, name: str, shards: int) -> int:
@@ -176,11 +155,6 @@ class Records(Sequence[Record]):
         """Records start to stop - 1, read one after the other: a worker's part."""
         for index, line in zip(range(start, stop), self._lines(start), strict=False):
             yield self._parse(line, index)
-
-    def shards(self) -> list[tuple[int, int]]:
-        """(start, stop) of the records of each file."""
-        bounds = np.searchsorted(self._offsets, self._starts).tolist()
-        return list(zip(bounds, bounds[1:], strict=False))
 
     def ids(self) -> Iterator[str]:
         """The `_id` of every record, in order, without parsing the rest of the line."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.documents import NO_TITLE, Passage
-from qac_jax.formats.files import Line, expand, json_object, objects, parsed, string
+from qac_jax.formats.files import Line, expand, json_object, parsed, parsed_objects, string
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.registry import TRAINING
 
@@ -123,17 +123,17 @@ def _dpr(file: str, bad: BadLines) -> Iterator[TrainingLine]:
     Negatives are the hard ones. Questions are numbered from 0. One without a positive passage stays
     without, as in DPR, where training leaves it out.
     """
-    for number, (record, place) in enumerate(objects(file, bad)):
-        try:
-            question = string(record, "question", what="question").strip()
-            if not question:
-                raise BadRecord("the question is empty")
-            positives = _passages(record, "positive_ctxs")
-            negatives = _passages(record, "hard_negative_ctxs")
-        except BadRecord as error:
-            bad.add(f"question {number}: {error}", place)
-            continue
-        yield TrainingLine(str(number), question, positives, negatives)
+
+    def parse(number: int, record: dict[str, Any], place: Place) -> TrainingLine:
+        question = string(record, "question", what="question").strip()
+        if not question:
+            raise BadRecord("the question is empty")
+        positives = _passages(record, "positive_ctxs")
+        return TrainingLine(
+            str(number), question, positives, _passages(record, "hard_negative_ctxs")
+        )
+
+    return parsed_objects(file, bad, parse)
 
 
 def _passages(record: Mapping[str, Any], key: str) -> tuple[Passage, ...]:

@@ -86,7 +86,7 @@ def test_entity_questions(tmp_path):
     path = _write(tmp_path / "P1.test.json", '[\n{"question": "x"\n')
     with pytest.raises(DataError, match="invalid JSON") as error:
         list(read_queries(path))
-    assert error.value.line == 3
+    assert error.value.line == 2  # where the damaged entry begins
     path = _write(tmp_path / "P1.test.json", '[{"question": "x"}, {"answers": []}]')
     with pytest.raises(DataError, match="entry 1: no question"):
         list(read_queries(path))

@@ -11,7 +11,6 @@ import functools
 import io
 import logging
 import re
-import tomllib
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -123,34 +122,22 @@ def _inline(tokens: Iterable[Any], sections: _Sections) -> str:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """What stands between two lines of --- (YAML) or +++ (TOML) at the top, and the rest."""
+    """What stands between two lines of --- (YAML) at the top, and the rest."""
     import yaml
 
-    mark = text[:3]
-    if mark not in ("---", "+++") or text[3:4] not in ("\n", " "):
+    if not text.startswith(("---\n", "--- ")):
         return {}, text
-    top, divider, rest = f"{text}\n"[text.index("\n") + 1 :].partition(f"\n{mark}\n")
+    top, divider, rest = f"{text}\n"[text.index("\n") + 1 :].partition("\n---\n")
     if not divider or len(top) > _LONGEST_FRONT:
         return {}, text
     try:
-        if mark == "+++":
-            return {key: _simple(value) for key, value in tomllib.loads(top).items()}, rest
         events = yaml.parse(top, Loader=yaml.CBaseLoader)
         if any(isinstance(event, yaml.AliasEvent) for event in events):
             return {}, text  # a few of them may stand for gigabytes
         front = yaml.load(top, Loader=yaml.CBaseLoader)
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, RecursionError):
+    except (yaml.YAMLError, RecursionError):
         return {}, text
     return (front, rest) if isinstance(front, dict) else ({}, text)
-
-
-def _simple(value: Any) -> Any:
-    """TOML's values as JSON has them."""
-    if isinstance(value, dict):
-        return {key: _simple(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_simple(one) for one in value]
-    return value if isinstance(value, str | int | float | bool) else str(value)
 
 
 # reStructuredText. docutils knows its own directives and roles; those of Sphinx are read by what
