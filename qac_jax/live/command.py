@@ -71,17 +71,13 @@ def change(options: argparse.Namespace) -> int:
     if options.compact:
         done["rows_before"] = live.snapshot.rows
         live.compact(full=options.full)
-    _say(live, options.json, **done)
-    return 0
-
-
-def _say(live: LiveIndex, as_json: bool, **done: int) -> None:
     state = {**done, "passages": len(live), "rows": live.snapshot.rows}
-    if as_json:
+    if options.json:
         print(json.dumps({**state, "version": live.snapshot.version}))
     else:
         shown = ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in state.items())
         print(f"{live.folder}: {shown}")
+    return 0
 
 
 def _names(words: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ opened.run({"q1": "how do lamps work?"}, k=100)
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,12 +108,11 @@ def _read(
 ) -> Iterator[tuple[list[Record], np.ndarray | None]]:
     """Records and their vectors, where these are known."""
     if isinstance(source, str):
-        for records in _groups(corpus.read_passages(source, format, further=True)):
-            yield records, None
+        passages = corpus.read_passages(source, format, further=True)
+        yield from ((records, None) for records in _groups(passages))
         return
     if source.kind == corpus.PASSAGES:
-        for records in _groups(iter(Records(source))):
-            yield records, None
+        yield from ((records, None) for records in _groups(iter(Records(source))))
         return
     if source.kind not in (*KINDS, KIND):
         raise UserError(
@@ -159,13 +159,7 @@ def _earlier(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray]]:
 
 
 def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
-    group: list[Record] = []
-    for record in records:
-        group.append(record)
-        if len(group) == TOGETHER:
-            yield group
-            group = []
-    if group:
+    while group := list(itertools.islice(records, TOGETHER)):
         yield group
 
 
@@ -267,7 +261,13 @@ def opened_index(
 ) -> Searchable | LiveSearch:
     """An index of any kind; `where` (JSON) and `hybrid` are for living ones."""
     if is_living(place):
-        return LiveSearch(LiveIndex(place, encoder=encoder), parsed(where), hybrid)
+        try:
+            wanted = json.loads(where) if where else None
+        except ValueError as error:
+            raise UserError(
+                f'--where {where} is not JSON ({error}); expected {{"lang": "en"}}'
+            ) from error
+        return LiveSearch(LiveIndex(place, encoder=encoder), wanted, hybrid)
     if where or hybrid is not None:
         known = artifacts.peek(place)
         made_of = (
@@ -280,13 +280,3 @@ def opened_index(
             f"index of {made_of}"
         )
     return search.open_index(place, encoder)
-
-
-def parsed(where: str) -> dict[str, Any] | None:
-    """A filter from the command line."""
-    try:
-        return json.loads(where) if where else None
-    except ValueError as error:
-        raise UserError(
-            f'--where {where} is not JSON ({error}); expected {{"lang": "en"}}'
-        ) from error

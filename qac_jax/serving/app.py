@@ -223,7 +223,9 @@ class App:
         return _json(
             {
                 "model_id": self.engine.name,
-                "model_type": {"embedding": {"pooling": self.engine.pooling}},
+                "model_type": {
+                    "embedding": {"pooling": self.engine.live.encoder.module.config.pooling}
+                },
                 "max_client_batch_size": self.limits.max_texts,
                 "version": __version__,
             }
@@ -328,8 +330,7 @@ class App:
         return await self.answered("other", handler, request)
 
     @contextlib.asynccontextmanager
-    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        del app
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         yield
         async with self.one_change:  # the last change
             await self.batches.close()

@@ -79,11 +79,6 @@ class Engine:
         return made
 
     @property
-    def pooling(self) -> str:
-        """How the tokens' vectors become one: mean, cls …"""
-        return self.live.encoder.module.config.pooling
-
-    @property
     def snapshot(self) -> Snapshot:
         """The newest version: also what others have changed in the folder."""
         status = os.stat(self.live.folder / artifacts.COMMIT)
@@ -105,8 +100,7 @@ class Engine:
 
     def tokens(self, request: EncodeRequest) -> int:
         """How many the texts of a request have, special ones included."""
-        side = "query" if request.of_queries else "passage"
-        return sum(map(len, self.live.encoder.tokenize(request.texts, side)))
+        return sum(map(len, self.live.encoder.tokenize(request.texts, request.one_side)))
 
     def compile(self, most: int, *, now: bool = True) -> None:
         """Encodes queries in few shapes, `most` at a time; compiles these before the first."""
@@ -135,13 +129,17 @@ class Engine:
 
     def _vectors(self, batch: Sequence[Request], snapshot: Snapshot) -> list[np.ndarray]:
         """Those of each request's texts, by one call for the texts of each side."""
+        usual = snapshot.settings.fusion.weight
         wanted: dict[str, dict[str, int]] = {"query": {}, "passage": {}}
         keys: list[tuple[str, Sequence[str]]] = []
         for request in batch:
             side, texts = "query", list[str]()
             if isinstance(request, EncodeRequest):
-                side, texts = "query" if request.of_queries else "passage", request.texts
-            elif isinstance(request, ExplainRequest) or _weight(request, snapshot) < 1:
+                side, texts = request.one_side, request.texts
+            elif (
+                isinstance(request, ExplainRequest)
+                or (usual if request.hybrid is None else request.hybrid) < 1
+            ):
                 texts = [request.query or ""]
             keys.append((side, texts))
             for text in texts:
@@ -248,10 +246,6 @@ class Engine:
                 sentence = str(error).replace(str(self.live.folder), "the index")
                 raise Problem(409 if "already" in sentence else 422, sentence) from error
             return {**done, "version": self.live.snapshot.version, "passages": len(self.live)}
-
-
-def _weight(request: SearchRequest, snapshot: Snapshot) -> float:
-    return snapshot.settings.fusion.weight if request.hybrid is None else request.hybrid
 
 
 def _depth(request: SearchRequest) -> int:

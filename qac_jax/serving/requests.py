@@ -111,8 +111,9 @@ class EncodeRequest(_Strict):
     side: Side = "passage"
 
     @property
-    def of_queries(self) -> bool:
-        return self.side in ("query", "search_query")
+    def one_side(self) -> Literal["query", "passage"]:
+        """The encoder's own name of the side."""
+        return "query" if self.side in ("query", "search_query") else "passage"
 
 
 class OpenAIRequest(BaseModel):
