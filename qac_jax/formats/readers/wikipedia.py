@@ -225,14 +225,18 @@ def parse(text: str, files: Collection[str] = (), categories: Collection[str] = 
             targets.append(title)
         return label if bar else target
 
-    text = _visible(text)
+    # Comments, references and elements that show no words go.
+    text = _elements(_LITERAL, _COMMENT.sub("", text), _literal)
+    text = _elements(_HIDDEN, _SINGLE.sub("", text), lambda inner: "")
     # The anchors of tables and boxes count too.
     for match in _PIPED.finditer(text):
         anchor = _title(match[1]), _plain(_QUOTES.sub("", match[2]))
         if all(anchor) and not space_of(match[1].strip(), piped=True):
             page.anchors.append(anchor)
+    text = _nested(_BRACES, _PARAMETER.sub("", text), _template)
+    text = _nested(_TABLES, text, lambda inner: "")
     below = _NOWHERE
-    for level, heading, body in _split(_without_boxes(text)):
+    for level, heading, body in _split(text):
         if level <= below:
             below = level if level and heading.lower() in APPARATUS else _NOWHERE
         targets.clear()
@@ -248,12 +252,6 @@ def parse(text: str, files: Collection[str] = (), categories: Collection[str] = 
     for name in ("links", "phrases", "categories", "see_also"):
         setattr(page, name, list(dict.fromkeys(getattr(page, name))))
     return page
-
-
-def _visible(text: str) -> str:
-    """Without comments, references and elements that show no words."""
-    text = _elements(_LITERAL, _COMMENT.sub("", text), _literal)
-    return _elements(_HIDDEN, _SINGLE.sub("", text), lambda inner: "")
 
 
 def _elements(tags: re.Pattern[str], text: str, replace: Callable[[str], str]) -> str:
@@ -278,12 +276,6 @@ def _elements(tags: re.Pattern[str], text: str, replace: Callable[[str], str]) -
             parts += [text[position : match.start()], replace(inner)]
             position = found[end].end()
     return "".join([*parts, text[position:]])
-
-
-def _without_boxes(text: str) -> str:
-    """Without templates and tables."""
-    text = _nested(_BRACES, _PARAMETER.sub("", text), _template)
-    return _nested(_TABLES, text, lambda inner: "")
 
 
 def _literal(inner: str) -> str:
