@@ -146,7 +146,7 @@ def test_memory_decides_how_many_chunks_are_kept_and_what_does_not_fit(
     ]
     assert kept == [0, 0, 0, 2, 2, 4, 4]
     assert step.chunks_kept(engine(toy.ToyMlm()), batch, (), 1e9) == 0  # computed at once
-    monkeypatch.setattr(hardware, "find", lambda kind: Device("Toy", 1e12, 1e4))
+    monkeypatch.setattr(hardware, "find", lambda kind: Device("Toy", "Toy", 1e12, 1e4))
     with pytest.raises(UserError, match="GiB of memory on each of 1 .* smaller --microbatch"):
         step.compiled(run, batch)
 
