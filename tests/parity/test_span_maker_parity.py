@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import golden_cases as golden
 import pytest
@@ -66,7 +66,9 @@ def test_spans_and_contexts(case: Path) -> None:
 
 
 def check_contexts(counts: list[int], expected: dict[str, Any], longest: int) -> None:
-    found, rng = expected["spans"], Script(expected["context_draws_in_order"])
+    found = expected["spans"]
+    script = Script(expected["context_draws_in_order"])
+    rng = cast(random.Random, script)
     n = len(found)
     sampled = [spans.random_sampled(n, i, rng) for i in range(n)]
     near = [spans.nearby(n, i, rng) for i in range(n)]
@@ -74,7 +76,7 @@ def check_contexts(counts: list[int], expected: dict[str, Any], longest: int) ->
     assert sampled == expected["random_sampled_span_index"]
     assert near == expected["nearby_span_index"]
     assert over == expected["overlap_spans"]
-    assert rng.finished(), "the reference drew more often"
+    assert script.finished(), "the reference drew more often"
 
 
 def test_short_targets_follow_the_stated_law():

@@ -102,7 +102,7 @@ def test_expansion_finds_what_only_a_generated_query_says(tmp_path):
 def test_mistakes_are_told(tmp_path):
     for settings, said in (({"stemmer": "englisch"}, "english"), ({"k1": -1.0}, "at least 0")):
         with pytest.raises(UserError, match=said):
-            made(tmp_path, TEXTS, **settings)  # type: ignore[arg-type]
+            made(tmp_path, TEXTS, **settings)
 
 
 def test_an_artefact_is_taken_where_a_file_is(tmp_path):

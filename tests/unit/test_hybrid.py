@@ -42,7 +42,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "fewer.jsonl").write_text("\n".join(turned[1:]) + "\n")
     other = turned[0].replace('"_id": "p', '"_id": "x')
     (folder / "other.jsonl").write_text("\n".join([other, *turned[1:]]) + "\n")
-    given = {name: str(folder / name) for name in ("encoder", "passages")}
+    given: dict[str, Any] = {n: str(folder / n) for n in ("encoder", "passages")}
     execute(embed.Embed(**given, window=SIZE, shard_rows=480), folder / "vectors_windows")
     execute(index.Index(vectors=str(folder / "vectors_windows")), folder / "index_windows")
     for name in ("turned", "fewer", "other"):

@@ -230,7 +230,7 @@ def test_accuracy_counts_judged_queries_alone() -> None:
 def test_rules_that_mean_nothing() -> None:
     for wrong in ({"positive": 0.1}, {"count": 0}, {"fill": 10}):
         with pytest.raises(UserError, match="expected|raise|move"):
-            Labelling(**wrong)  # type: ignore[arg-type]
+            Labelling(**wrong)
 
 
 def test_every_row_is_in_a_group_of_one_size_with_its_like() -> None:
