@@ -299,14 +299,16 @@ def _snapshot(name: HubName, want: str, cache: str) -> Path:
         place, why = _downloaded(name, want)
         place = place or snapshot(*name)
     if place is None:
-        what = f"there is no folder {name}, and the Hub's cache {cache_folder()} "
+        problem = f"there is no folder {name}, and the Hub's cache {cache_folder()} "
         if known := revisions(name.name):
             wanted = name.revision or MAIN
-            what += f"holds {name.name} but not its revision {wanted} (it has {', '.join(known)})"
+            problem += (
+                f"holds {name.name} but not its revision {wanted} (it has {', '.join(known)})"
+            )
         else:
-            what += "does not hold a model of that name"
+            problem += "does not hold a model of that name"
         raise UserError(
-            f"{what}; {why}: run {name.command} where it can be, or pass the path of a model's "
+            f"{problem}; {why}: run {name.command} where it can be, or pass the path of a model's "
             "folder"
         )
     if file := lacking(place, want):

@@ -80,7 +80,7 @@ class Group:
 
     names: tuple[str, ...]
     counts: tuple[int, ...]  # how many of them may be given
-    rule: str  # what a user is told
+    rule: str  # as the error says it
 
     def check(self, stage: Any) -> None:
         values = fields.values(stage)

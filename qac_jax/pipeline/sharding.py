@@ -137,8 +137,8 @@ def _left(
 
 
 def _keep(out: Writer, shard: ShardFile, facts: Mapping[str, Any]) -> None:
-    told = {name: value for name, value in facts.items() if name != "sha256"}
-    out.keep(shard.name, sha256=facts.get("sha256"), facts=told)
+    kept = {name: value for name, value in facts.items() if name != "sha256"}
+    out.keep(shard.name, sha256=facts.get("sha256"), facts=kept)
 
 
 def _items(shards: Sequence[ShardFile]) -> int:

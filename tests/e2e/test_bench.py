@@ -67,14 +67,14 @@ def test_all_in_a_table(capsys) -> None:
 
 
 def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys) -> None:
-    def told(*words: Any) -> str:
+    def error_of(*words: Any) -> str:
         assert cli.main(["bench", *map(str, words)]) == 2
         (said,) = capsys.readouterr().err.splitlines()
         return said
 
-    assert "unknown system 'scan'; did you mean 'scann'?" in told("search", "--systems", "scan")
-    assert "'trian' is not a row" in told("all", "--only", "trian")
+    assert "unknown system 'scan'; did you mean 'scann'?" in error_of("search", "--systems", "scan")
+    assert "'trian' is not a row" in error_of("all", "--only", "trian")
     (tmp_path / "corpus.jsonl").write_text("")
-    assert str(tmp_path) in told("encode", "--corpus", tmp_path, "--format", "beir")
+    assert str(tmp_path) in error_of("encode", "--corpus", tmp_path, "--format", "beir")
     monkeypatch.setitem(sys.modules, "faiss", None)
-    assert "the peer needs faiss" in told("search", "--rows", "100")
+    assert "the peer needs faiss" in error_of("search", "--rows", "100")

@@ -158,18 +158,18 @@ def test_a_table_of_many_sets(files, capsys):
 
 
 def test_mistakes_are_one_sentence(files, capsys):
-    def told(*arguments: str) -> str:
+    def error_of(*arguments: str) -> str:
         return complaint(capsys, files, *arguments)
 
     run = ("--runs", "{d}/good.trec")
-    assert "pass --runs" in told("--qrels", "{d}/test.tsv")
-    assert "either judgements or questions" in told(*run)
-    assert "pass --passages" in told(*run, "--queries", "{d}/test.tsv")
+    assert "pass --runs" in error_of("--qrels", "{d}/test.tsv")
+    assert "either judgements or questions" in error_of(*run)
+    assert "pass --passages" in error_of(*run, "--queries", "{d}/test.tsv")
     judged = (*run, "--qrels", "{d}/test.tsv")
-    assert "did you mean 'ndcg@10'" in told(*judged, "--measures", "ndgc@10")
-    assert "did you mean 'trec_dl'" in told(*judged, "--protocol", "trec-dl")
+    assert "did you mean 'ndcg@10'" in error_of(*judged, "--measures", "ndgc@10")
+    assert "did you mean 'trec_dl'" in error_of(*judged, "--protocol", "trec-dl")
     (files / "broken.trec").write_text("q0 Q0 d0 1 0.5 t\nq0 Q0 d0 2 0.4 t\n")
-    said = told("--runs", "{d}/broken.trec", "--qrels", "{d}/test.tsv")
+    said = error_of("--runs", "{d}/broken.trec", "--qrels", "{d}/test.tsv")
     assert "broken.trec:2: passage 'd0' was ranked" in said
     (files / "other.tsv").write_text("a\tb\n")
-    assert "holds none of the 1 judged queries" in told(*run, "--qrels", "{d}/other.tsv")
+    assert "holds none of the 1 judged queries" in error_of(*run, "--qrels", "{d}/other.tsv")
