@@ -3,8 +3,6 @@
 Also while modules are imported, before `qac_jax.cli` can take signals.
 """
 
-from __future__ import annotations
-
 import sys
 
 

@@ -8,8 +8,6 @@ Order of precedence: flag, then `--gin.NAME=VALUE`, then file; then what a
 recipe gives a stage; then the files that the recipe names for it.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

@@ -4,8 +4,6 @@ A full disk, a signal, missing rights or memory may show anywhere, also inside o
 raise errors of their own: `exit_code` recognises them, in one place for all commands.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import errno

@@ -4,8 +4,6 @@ Extras are read from the metadata of the installed package. Gin files lie in `gi
 checkout, and in a copy inside the package where it is installed from a wheel.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import re

@@ -4,8 +4,6 @@ Gin checks no types and dataclasses neither, so a wrong binding would surface ho
 traceback; `check` turns it into one sentence before anything runs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

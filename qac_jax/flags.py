@@ -1,7 +1,5 @@
 """Flags of the command line: a flag for every setting, and errors that suggest the right one."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import dataclasses

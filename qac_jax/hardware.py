@@ -14,8 +14,6 @@ same time; with one thread a device, all of them may wait at collectives that th
 come to, for ever (XLA ends the process after 40 s). So there are four threads a device.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

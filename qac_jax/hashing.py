@@ -1,7 +1,5 @@
 """Hashes of files, remembered in the user's cache by inode, size and time of change."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

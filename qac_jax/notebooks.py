@@ -9,8 +9,6 @@ A command may go on after a backslash; {NAME} is the variable's value. They run 
 own process: JAX starts once, and compiled programs are kept.
 """
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

@@ -1,7 +1,5 @@
 """This process: its place among hosts, its command line, cores and signals. Needs no JAX."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -3,8 +3,6 @@
 Everything goes to stderr: stdout belongs to results.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import json

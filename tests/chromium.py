@@ -1,7 +1,5 @@
 """A headless Chromium, driven over a pipe by the DevTools protocol: no driver to install."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Shared by all tests: eight virtual CPU devices, the golden folder, no network, equal draws."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ another set of cases runs through the same tests. `parameters` makes pytest para
 ids name the case; a prefix without any case is a failure, never a silent skip.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

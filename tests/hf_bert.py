@@ -4,8 +4,6 @@ Written apart from the library's bridge on purpose: two independent statements o
 contract (the docstring of qac_jax/models/bert.py).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Encoders with random weights made by transformers, and what must hold of each of them here."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

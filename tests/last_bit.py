@@ -1,7 +1,5 @@
 """A mark for tests that compare last bits between two programs."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

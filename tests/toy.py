@@ -1,7 +1,5 @@
 """Two tiny objectives and a loader in memory, for the tests of the trainer."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """A small configuration of every encoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from qac_jax.models.backbone import BackboneConfig

@@ -1,7 +1,5 @@
 """A tiny cross-encoder that says something, for the tests of reranking and labelling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

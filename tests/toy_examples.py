@@ -1,7 +1,5 @@
 """A small generated corpus, and examples of every kind made of it by the real stage."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A tiny T5 with random weights and the shipped vocabulary, for the tests of generation."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

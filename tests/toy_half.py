@@ -1,7 +1,5 @@
 """The toy objectives in float16: half parameters in the pass, losses in full."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

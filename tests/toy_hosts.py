@@ -1,7 +1,5 @@
 """A stage on several hosts: here threads, since they only meet in files."""
 
-from __future__ import annotations
-
 import contextvars
 import threading
 from collections.abc import Callable, Iterable

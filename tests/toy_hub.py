@@ -1,7 +1,5 @@
 """A cache of the Hugging Face Hub with tiny models, laid out as huggingface_hub does."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

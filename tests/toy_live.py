@@ -1,7 +1,5 @@
 """A stand-in for an encoder, and living indexes of toy passages."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Small examples artefacts: a made-up language in which every word says what comes next."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every training objective over one-layer models, batches for them, and real steps to compare."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

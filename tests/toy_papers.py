@@ -1,7 +1,5 @@
 """A data folder for the papers' recipes: tiny files in the real layouts, tiny models."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Small pre-training objectives with heads, and batches for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

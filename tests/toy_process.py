@@ -1,7 +1,5 @@
 """The command line in a process of its own, with the toy stages as verbs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

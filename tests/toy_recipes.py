@@ -1,7 +1,5 @@
 """Recipes and grids built by their names, for tests of what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A tiny encoder and a tiny collection, for the tests of retrieval."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ python toy_run.py FOLDER STEPS [--devices N] [--die STEP] [--terminate STEP]
 Writes the final parameters to FOLDER/result.npz.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """A server over a toy index, asked in this process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Three toy stages for the tests of stages, recipes and the command line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

@@ -1,7 +1,5 @@
 """A store in memory of a test: gs:// addresses that lie in a folder, without renames or appends."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small tokenizers of every kind: a folder each, as Hugging Face has them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """PyTorch's weight files, made by hand: what their pickles say can be anything."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import zipfile

@@ -4,8 +4,6 @@
 the disk: on one that is full, up to 4,096 bytes were missing without an error.
 """
 
-from __future__ import annotations
-
 import os
 from typing import IO, Any
 

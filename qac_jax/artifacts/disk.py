@@ -4,8 +4,6 @@ What is written reaches the disk (fsync) before it is relied upon; QAC_FSYNC=0 (
 that out. Stores such as gs:// promise it with every write, and have no locks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

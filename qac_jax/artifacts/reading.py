@@ -6,8 +6,6 @@ read once on a machine; the hashes of what it has just written are known already
 (`--no_verify`) leaves it out; stores such as gs:// check what they hold themselves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -6,8 +6,6 @@ commit last. Copies lie in the user's cache (QAC_STORES names another folder) at
 one another as in the store; those of finished artefacts can be deleted any time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

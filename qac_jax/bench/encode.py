@@ -1,7 +1,5 @@
 """`qac bench encode`: passages to vectors, beside sentence-transformers on the same model."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """`qac bench all`: every benchmark with a peer, each in a process of its own, in one table."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What benchmarks share: PyTorch on the device where JAX computes, the timing, real passages."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import statistics

@@ -1,7 +1,5 @@
 """`qac bench serve`: a server under load, with batches and without."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import http.client

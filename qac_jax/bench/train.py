@@ -1,7 +1,5 @@
 """`qac bench train`: training steps, beside the same steps in PyTorch."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Mapping

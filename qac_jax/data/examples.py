@@ -15,8 +15,6 @@ TensorFlow and TFDS, straight from its ArrayRecord files. In the folder:
 tokens), `vocab_size`, `tokenizer`, `shards` (records in each file), `settings` (of the kind).
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import threading

@@ -1,7 +1,5 @@
 """Records into examples, and examples into padded batches, for a kind of example."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence

@@ -10,8 +10,6 @@ All sources are streamed, in the order of the source of negatives; for each quer
 of its passages are kept, four bytes each.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Philox is counter based: its key is (seed, example) and the epoch is in the high
 counter, so moving to another example takes a microsecond and does not depend on earlier ones.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

@@ -10,8 +10,6 @@ each. Two runs give the same bytes: protobuf's maps are serialised in a fixed or
 TFDS can be imported without TensorFlow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

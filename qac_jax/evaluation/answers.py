@@ -6,8 +6,6 @@ CuratedTREC has regular expressions instead. hit@k is the share of all questions
 in one of their top k passages.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

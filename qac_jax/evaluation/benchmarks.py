@@ -12,8 +12,6 @@ A `Suite` holds the metrics of many collections as in the AugTriever paper (Tabl
 MARCO, 14 BEIR sets, six question sets. An average exists only when all its members do.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence

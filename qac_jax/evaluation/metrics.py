@@ -13,8 +13,6 @@ Measures may be named as ir_measures (MacAvaney et al. 2022) names them: `nDCG@1
 lowest relevant grade of its own, and here one evaluation has one.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

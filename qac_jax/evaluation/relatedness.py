@@ -10,8 +10,6 @@ these are in a separate key, which judges do not get. The paper calls a pair hig
 least 3 of 6 judges vote so: at least half of them.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import os

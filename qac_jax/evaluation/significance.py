@@ -5,8 +5,6 @@ agrees with it closely on retrieval measures. Several comparisons at once are co
 `choose` says which of several systems to use, by the questions kept aside to choose on.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence

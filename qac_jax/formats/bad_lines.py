@@ -5,8 +5,6 @@ allows a number of them (`--skip_bad N`) and keeps the list. Files of a folder t
 documents are no mistakes: they are listed with the reason. Nothing is dropped in silence.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

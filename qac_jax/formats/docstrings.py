@@ -4,8 +4,6 @@ Wrapped prose becomes one line a paragraph, reStructuredText marks are taken off
 literal blocks keep their lines.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

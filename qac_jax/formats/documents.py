@@ -6,8 +6,6 @@ For many processes: `shards(format, path, count)` cuts the corpus, `read_shard(s
 one part anywhere, and `repeated_documents` finds ids that occur twice over all of them.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os

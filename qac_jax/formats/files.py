@@ -5,8 +5,6 @@ anywhere. A line belongs to the piece that holds its first byte, so the union of
 the corpus, whatever their number. Compressed files are not cut.
 """
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import csv

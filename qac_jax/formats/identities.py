@@ -5,8 +5,6 @@ that any two different ones meet is 1 in 80,000; wherever a meeting matters, cal
 ids themselves.
 """
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 from collections.abc import Iterable

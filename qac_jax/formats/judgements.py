@@ -3,8 +3,6 @@
 Layouts (TREC, BEIR, pairs, ORCAS clicks) differ in their columns, by which each line is read.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence

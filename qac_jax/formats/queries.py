@@ -6,8 +6,6 @@ EntityQuestions, MRQA, ORCAS, TREC.
 The format is recognised by the file's first line unless it is given.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

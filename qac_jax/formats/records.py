@@ -6,8 +6,6 @@ kind "contexts" {"_id", "contexts": [{"text", "origin", "score"}, …]}. The fil
 bytes through the shards as if they were one file: record i is bytes offsets[i] to offsets[i + 1].
 """
 
-from __future__ import annotations
-
 import bisect
 import hashlib
 import itertools

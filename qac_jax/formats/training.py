@@ -1,8 +1,6 @@
 """Training files: questions with the texts of their passages (Tevatron's, RocketQA's, DPR's), and
 negatives by ids."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -4,8 +4,6 @@ Which parts a model has is read from its weights, its shape from config.json. Ev
 find its place and every parameter its tensor, except for those that are allowed by name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
 from collections.abc import Iterable, Mapping

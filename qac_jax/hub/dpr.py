@@ -1,8 +1,6 @@
 """DPR's form of a dual encoder: two folders, `query` and `passage`, that transformers loads as
 DPRQuestionEncoder and DPRContextEncoder."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 The official codes keep them in `model.pt`; here they are safetensors with the same names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@
 What is saved, transformers and sentence-transformers load with the same results.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -12,8 +12,6 @@ The cache (HF_HOME and HF_HUB_CACHE say where) holds
     models--owner--name/snapshots/COMMIT    the files of a commit, as links into `blobs`
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import importlib.util

@@ -8,8 +8,6 @@ In the folder:
 - `tokenizer/`: in Hugging Face's layout.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

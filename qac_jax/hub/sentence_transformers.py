@@ -5,8 +5,6 @@ encoder with two towers is two such folders, `query` and `passage`, in one, whos
 router between them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ weights. Where it is `shipped:minilm`, the folder's config.json says so, with a 
 Only what ships may be named, so that a stranger's folder cannot point at files of this machine.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ A pickle can call anything, so the unpickler here knows a few names only, and wh
 plain descriptions of our own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import math

@@ -6,8 +6,6 @@ of parameters, so that a round trip gives back the same bytes. Tables speak of l
 `scanned` and `looped` turn trees of parameters into and out of the stacked form.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

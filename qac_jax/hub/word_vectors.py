@@ -8,8 +8,6 @@ first two principal components (Mu & Viswanath, "All-but-the-top", 2018); the ne
 softened, and all rows become equally long.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -4,8 +4,6 @@ XLA compiles a program for every shape, so lengths are rounded up to those of a 
 batches of one length have the same number of rows, except the last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Whether an exported folder, loaded again, gives the outputs of the model it was made of."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@ that every device computes a part of each product (Megatron-LM; Shoeybi et al., 
 evenly stays whole on each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

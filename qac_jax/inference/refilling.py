@@ -7,8 +7,6 @@ texts in them are shorter. So what is computed of a text is the same whatever co
 for the padding of what it reads.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

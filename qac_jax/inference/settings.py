@@ -1,7 +1,5 @@
 """Settings of inference, without heavy imports, so that the command line is fast."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from qac_jax.errors import UserError, nearest

@@ -1,7 +1,5 @@
 """The tokenizer that belongs to a model."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ opened = opened_index("out/live", where='{"lang": "en"}')
 opened.run({"q1": "how do lamps work?"}, k=100)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -10,8 +10,6 @@ A field may be missing, of several types or have several values (a list): each v
 (field, type, value, row) of a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

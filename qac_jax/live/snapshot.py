@@ -4,8 +4,6 @@ BM25's scores are computed from the statistics of all passages that are not dele
 those of a fresh BM25 index of these passages in the same order, bit for bit.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import threading

@@ -6,8 +6,6 @@ Padding is given by key `lengths` [B]; what else is invisible (a causal window) 
 `visible` [Lq, Lk] that is the same for every row of the batch.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

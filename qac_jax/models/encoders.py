@@ -6,8 +6,6 @@ where there is one}. A `CrossEncoder` is {"backbone": with its pooler, "classifi
 "bias"}}.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

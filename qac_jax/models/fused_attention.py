@@ -10,8 +10,6 @@ of a block's keys and values, and then that of its queries, each from the scores
 Written with Pallas for Triton; `interpret` runs it anywhere, slowly, for tests.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

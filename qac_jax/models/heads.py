@@ -4,8 +4,6 @@ Parameters: of `MlmHead` {"dense", "norm", "bias"}, of a pre-training head {"lay
 transformer.py} and, for the causal decoder, {"norm"}.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar

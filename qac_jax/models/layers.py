@@ -10,8 +10,6 @@ Conventions kept by all models of this room:
   own site number into the row's key, so splitting or sharding a batch changes nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

@@ -13,8 +13,6 @@ must be known when a step is compiled; `qac_jax.training.packing` chooses it for
 texts not fit, all of them become NaN: a token is never lost silently.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import dataclasses

@@ -8,8 +8,6 @@ as a loop, or with `Runtime.scan` one such tree whose leaves have a leading axis
 layers (MPNet's, ModernBERT's) is {"layers": such a stack, "stack_…": part, …}.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

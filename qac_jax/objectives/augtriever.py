@@ -20,8 +20,6 @@ encoder scores span · document and the best span is the query, without a gradie
 choice.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 

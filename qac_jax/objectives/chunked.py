@@ -10,8 +10,6 @@ Where the batch is sharded over devices every chunk is too. Contiguous chunks wo
 device, and every device would compute all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ no vector is its own candidate (the paper, §3.2). In query-as-context pre-train
 passage and a generated query (Wu et al., 2023); each text is padded to its own length.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -5,8 +5,6 @@ states of an early layer. They predict the masked words with the encoder's own M
 which is possible only if the vector aggregates what the upper layers compute (the paper, §3.3).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from typing import Any, NamedTuple

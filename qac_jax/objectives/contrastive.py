@@ -10,8 +10,6 @@ for batches whose matrix of scores would not fit.
 The mean of the losses, which is over the whole batch, is taken by the objective.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

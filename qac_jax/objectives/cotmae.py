@@ -7,8 +7,6 @@ pre-training the context is a generated query; in the original it is a passage o
 and both are encoded and both decoded (`symmetric`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

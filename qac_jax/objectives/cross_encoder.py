@@ -9,8 +9,6 @@ trains on the loss there; the table itself is not changed by it. The norm is ove
 where RocketQA takes it on each GPU.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 from typing import Any, ClassVar, Self

@@ -19,8 +19,6 @@ On pairs the words may be those of the context (`bag = "context"`): the tokens o
 what is asked about it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

@@ -11,8 +11,6 @@ loss over each query's own passages can be added to it or replace it:
 Without negatives in the examples (n_passages=1) training uses in-batch negatives alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import ClassVar
 

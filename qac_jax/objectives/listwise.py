@@ -7,8 +7,6 @@ listwise loss of ListNet (Cao et al., ICML 2007), as distillation. A group's pas
 once for all of its queries, so a step sees many queries for the cost of few passages.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import ClassVar
 

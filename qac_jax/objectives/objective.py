@@ -31,8 +31,6 @@ fill it up behind the examples. An objective that `fills` leaves them out of its
 The arrays of a prepared batch have the examples first.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import os

@@ -18,8 +18,6 @@ With vectors of zeros both losses of `official_code` are the logarithm of the nu
 candidates: ln(2 B) with one hard negative each.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar, Self
 

@@ -23,8 +23,6 @@ The released models have the encoder and its MLM head, but no decoder that could
 `stored_heads` is empty.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ Teacher forcing: at each position the decoder sees the true targets before it. T
 over all target tokens of the whole batch, with label smoothing and T5X's z-loss if set.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar, Self
 

@@ -10,8 +10,6 @@ with a segment that is kept. Sentinels count down from the top of the vocabulary
 code, rounding is half to even. Every row has its own key.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import ClassVar, NamedTuple, Self
 

@@ -4,8 +4,6 @@ The features are those of the kind `triples`: `query` [B, L], `passages` [B, P, 
 positive first, and where titles are segments of their own `passages_types` [B, P, L].
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar, Self
 

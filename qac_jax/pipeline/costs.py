@@ -10,8 +10,6 @@ one. With --here some steps of every training are tried on this machine, and app
 taken to compute at their rate. Starting, loading and compiling are not counted.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 import time

@@ -7,8 +7,6 @@ So a grid is resumed stage by stage, and a new system runs only the stages that 
 one after the other in one process; compiled programs are dropped between cells if they are large.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import json

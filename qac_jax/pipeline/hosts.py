@@ -8,8 +8,6 @@ name. If a process fails, all of them end, and the same command continues, on an
 processes; one that is gone without a word is waited for until its launcher ends the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import dataclasses

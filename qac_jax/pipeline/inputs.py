@@ -18,8 +18,6 @@ An input's value is one text on the command line, in gin and in Python:
 `many=True` takes several artefacts or folders, joined by commas.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import glob

@@ -4,8 +4,6 @@ Nothing is read but what artefacts say about themselves, and nothing is download
 are looked up by `inputs.look_up`.
 """
 
-from __future__ import annotations
-
 import glob
 import importlib.util
 import os

@@ -5,8 +5,6 @@ artefact of the same key is skipped, an interrupted one is resumed, and stages w
 are run again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import graphlib
 import re

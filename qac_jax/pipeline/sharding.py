@@ -6,8 +6,6 @@ stage that several hosts share, each writes some of the shards and returns when 
 (`hosts.py`). A stage keeps its other temporary files in `Writer.scratch(name)`.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import multiprocessing

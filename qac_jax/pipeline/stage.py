@@ -4,8 +4,6 @@ Gin and flags only build it. Its key is a hash of its settings, of the identitie
 of its VERSION; a finished folder with the same key is never made again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import sys

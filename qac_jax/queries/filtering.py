@@ -3,8 +3,6 @@
 First by rules for each query (`Filter`), then, if given, by a retriever and by a cross-encoder.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import itertools

@@ -12,8 +12,6 @@ learns the same four prompts from targets that need no labels:
     exsum   the sentence that is most similar to the others
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

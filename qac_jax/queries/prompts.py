@@ -5,8 +5,6 @@ The paper does not state their limits in tokens; these fit the published outputs
 middle of words.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

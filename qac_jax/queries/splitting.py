@@ -9,8 +9,6 @@ test question whose text is among the contexts or the training questions, and a 
 training question of a passage that was kept aside.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections import Counter

@@ -11,8 +11,6 @@ first, sometimes the title last. A teacher that scores passages for any text (st
 a retriever with them; as labelled questions they are too easy.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

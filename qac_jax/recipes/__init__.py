@@ -6,8 +6,6 @@ stage's output; nothing runs meanwhile. A function without `run` returns a grid:
 several systems and seeds. Functions whose docstring has a line `Set: …` can be run by their name.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """AugTriever: unsupervised retrievers from pseudo-queries, at full and small size; its tables."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The claim of query-as-context pre-training at small size, on a CPU, and why it may fail."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The demo: all steps of query-as-context pre-training at small size, without any download."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from qac_jax.errors import UserError

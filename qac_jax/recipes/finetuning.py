@@ -1,7 +1,5 @@
 """The second half of most recipes: from an encoder to two retrievers and their metrics."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

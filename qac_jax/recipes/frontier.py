@@ -1,7 +1,5 @@
 """The three papers' ideas in one retriever, at full and at small size, and what each is worth."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

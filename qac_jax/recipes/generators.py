@@ -1,7 +1,5 @@
 """Our own generators, from documents to folders that ship, and what their questions are worth."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pre-training by the papers before PAIR and AugTriever, and fine-tuning on MS MARCO."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PAIR: DPR's retriever, a teacher's labels of its candidates, two losses; full and small size."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The content of a report, gathered from the artefacts of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

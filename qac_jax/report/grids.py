@@ -7,8 +7,6 @@ itself too. Two families of comparisons are corrected by Holm, each by itself: a
 run, and all runs (and baselines) of one system.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import statistics

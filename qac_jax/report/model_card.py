@@ -3,8 +3,6 @@
 Its text is a template, `assets/report/model_card.md`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 A plot of a page takes the page's colours, in the dark too; a file of its own is on white.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

@@ -1,7 +1,5 @@
 """A report as one HTML page (a template in assets/report) and as Markdown."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Metrics of many collections: one system's table, and the heat map of several systems."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence

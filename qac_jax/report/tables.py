@@ -1,7 +1,5 @@
 """Metrics and comparisons as tables, in plain text and Markdown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A run on one's own documents in words: which retriever to use, and how sure that is."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence

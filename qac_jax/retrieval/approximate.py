@@ -6,8 +6,6 @@ a tree of about 2 sqrt(rows) leaves. FAISS has two families: an inverted file of
 whose candidates are rescored ("ivf"), and a graph over the vectors themselves, HNSW ("hnsw").
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import dataclasses

@@ -7,8 +7,6 @@
 bm25s computes the score of each word in each passage at indexing time; a search sums them.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import functools

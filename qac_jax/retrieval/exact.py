@@ -4,8 +4,6 @@ The rows of a block are sharded over the devices; each finds its own top k, and 
 into the top k of the blocks before. Of equal scores the earlier row wins, whatever the blocks.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import functools
 from collections.abc import Iterator

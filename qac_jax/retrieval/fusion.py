@@ -1,7 +1,5 @@
 """Fusion: one run out of several, by ranks or by scores."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

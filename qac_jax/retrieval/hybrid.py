@@ -8,8 +8,6 @@ the dense index's order, `rows.npy` (the row of each of BM25's passages) where t
 and `hybrid.json` with the settings of the fusion.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -5,8 +5,6 @@ candidates the search is for the fewest sufficient leaves, on one half of the sa
 points the fastest is taken whose recall on the other half reaches the target too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time

@@ -1,7 +1,5 @@
 """The application over an engine, and `qac serve`, which runs it until SIGTERM."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -12,8 +12,6 @@ queries one after the other in a row (`models/packing.py`), and a shape is the r
 Elsewhere queries are padded to few lengths and numbers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import concurrent.futures

@@ -1,7 +1,5 @@
 """The flags of `qac serve`, without its imports, so that --help is fast."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 

@@ -1,7 +1,5 @@
 """`qac analyse`: how related contexts are, votes on their sheets, similarities of encoders."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

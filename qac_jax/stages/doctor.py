@@ -5,8 +5,6 @@ Every check runs a small real task (builds an index, splits a sentence), because
 incompatible versions can import without an error (see the pins in pyproject.toml).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

@@ -4,8 +4,6 @@ Of collections, vectors and indexes are written into a scratch folder, so that a
 evaluation resumes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`qac extract`: passages → pseudo-queries taken from their text: spans, titles, anchors."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

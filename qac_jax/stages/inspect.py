@@ -1,7 +1,5 @@
 """`qac inspect`: an artefact → its kind, its origin, its first items."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """`qac step pairs`: collections or passages → texts that train a query generator."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

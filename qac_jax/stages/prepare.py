@@ -1,7 +1,5 @@
 """`qac prepare`: documents in any format → passages that keep their documents' ids."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

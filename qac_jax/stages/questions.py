@@ -5,8 +5,6 @@ neither; the stages after `collect` read the same files in all cases. Where pass
 for validation and test (`split`), their generated questions are inputs of their own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`qac tokenize`: passages with contexts, or judged queries → tokenised training examples."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence

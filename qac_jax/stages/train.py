@@ -1,7 +1,5 @@
 """`qac pretrain`, `qac finetune`: training examples and an objective → model parameters."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from typing import Any

@@ -3,8 +3,6 @@
 Everything works on word numbers, so the same functions serve texts and token ids.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

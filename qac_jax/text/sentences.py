@@ -4,8 +4,6 @@ Ours was learned by NLTK's PunktTrainer and is stored as JSON (nothing is unpick
 end sentences, and every statement of a doctest is one.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -11,8 +11,6 @@ The two rules, from the released codes of CoT-MAE and QAC and of Condenser:
   that is longer than the target by itself makes a span that is longer.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 

@@ -4,8 +4,6 @@ WordPiece (BERT), Unigram / SentencePiece (T5) and BPE all come through the `tok
 Ids are made without special tokens; whoever builds an example adds them. Nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

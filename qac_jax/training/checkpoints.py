@@ -4,8 +4,6 @@ Only this file uses Orbax. A checkpoint is the state as nested dicts of plain ar
 depend on classes of Flax or Optax) and one JSON: the loader's state and the identity of the run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -6,8 +6,6 @@ parameters sharded) and `tensor` (matrix products sharded). Modules name the axe
 so one table serves from a laptop to a pod.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence

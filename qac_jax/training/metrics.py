@@ -1,7 +1,5 @@
 """What a run measures of itself, and where the figures go: log lines, `metrics.jsonl`, trackers."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

@@ -11,8 +11,6 @@ parameter's path ("encoder/layers/0/attention/query/kernel"). Where layers are s
 leading axis (a scan), LAMB's norms are per layer, and patterns see each layer's number.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """The settings of a training run in groups; imports no JAX, for the command line."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from qac_jax import extras

@@ -3,8 +3,6 @@
 It waits for the devices only at steps that log, validate or save.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every encoder from a folder to a retriever and a cross-encoder, with its own tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

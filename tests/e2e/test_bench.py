@@ -1,7 +1,5 @@
 """`qac bench`: equal vectors, kept recall, and figures for both sides."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,8 +1,6 @@
 """A road of every kind of artefact: each is killed once and damaged once, and every kind of text
 has a bad line once. Nothing is lost, half or accepted; what is refused is refused in a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The command line from outside: answers, exit codes, one sentence for every mistake."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Every verb that divides its shards among hosts gives what one host gives, byte for byte."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`qac evaluate` from the command line: figures, comparisons, answers, mistakes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

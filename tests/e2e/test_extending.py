@@ -1,7 +1,5 @@
 """docs/extending.md: every example runs as it stands, and touches as few files as it may."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

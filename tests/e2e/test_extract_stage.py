@@ -1,7 +1,5 @@
 """`qac extract` on its road: prepare, extract, inspect, tokenize, train; resumed and sharded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fine-tuned retrievers are used as they were trained, without a flag: embed, index, mine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

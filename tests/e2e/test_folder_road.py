@@ -1,7 +1,5 @@
 """A folder of Markdown, HTML, a table and a PDF, searched end to end; own advice is followed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`qac generate` from outside: a T5 or a file of queries, and what SIGKILL leaves of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

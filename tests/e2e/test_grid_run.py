@@ -1,7 +1,5 @@
 """`qac run GRID.gin`: a grid of two BM25s from raw files to its table."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """search --rerank and label: from a run to training examples, interrupted on the way."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -6,8 +6,6 @@ The promise at 1,000,000 x 384: exact search at most 0.5 times the vectors and 1
 what Python, the libraries and whole blocks of vectors always take does not hide what grows.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """The notebooks of launch/colab: stored without outputs, and every cell runs in tiny settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """own_corpus on folders that nobody prepared by hand."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of `qac serve` in a headless Chromium; QAC_SHOTS=FOLDER keeps its screenshots."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import threading

@@ -3,8 +3,6 @@
 What they compute is other tests' concern; here every stage takes what the one before it wrote.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`qac prepare`: same bytes everywhere, resumable, nothing is dropped in silence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

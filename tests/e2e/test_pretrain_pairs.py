@@ -1,7 +1,5 @@
 """`qac pretrain` on pairs: heads stay with the checkpoint and are taken up again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The recipes of query-as-context pre-training, with every overlay: what a dry run says of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

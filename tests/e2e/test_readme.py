@@ -1,8 +1,6 @@
 """Every command of the README, and of pages that go on from it, runs as it stands and in its order
 on a small folder of documents."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`qac analyse`: figures of contexts, a blind sheet, agreement of its judges."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

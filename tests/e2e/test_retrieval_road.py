@@ -1,7 +1,5 @@
 """The road of retrieval by its verbs, and what SIGKILL leaves of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`qac serve` as a process: signals, slow and broken clients, kills while passages are added."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

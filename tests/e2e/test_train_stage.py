@@ -1,7 +1,5 @@
 """`qac pretrain` from examples to parameters: results, restarts, kills, errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -5,8 +5,6 @@ Nothing is downloaded: the dependencies are links to the packages that are insta
 those are linked that the wheel's own metadata asks for, so that a forgotten one is missed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every encoder and every objective once: three steps on one batch lower its loss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import flax.linen as nn

@@ -1,7 +1,5 @@
 """Vectors do not depend on batches, devices, files or interruptions; parity with others."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import socket

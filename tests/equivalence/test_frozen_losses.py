@@ -4,8 +4,6 @@ A change of the code must not change them. Where a change is meant to (a paper's
 `QAC_FREEZE=1` writes the file anew, and its commit says why.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What a passage is asked is the same whatever the batch, the bucket, the devices or the order."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -3,8 +3,6 @@
 Mixed precision: products of bfloat16 numbers, all else fp32.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

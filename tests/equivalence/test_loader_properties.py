@@ -1,8 +1,6 @@
 """What the loader promises, for any sizes: restored = uninterrupted, hosts together = one host,
 documents kept apart, epochs complete."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What must not change values or gradients: scan, remat, padding, batch splits, MLM budget."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

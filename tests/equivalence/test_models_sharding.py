@@ -1,7 +1,5 @@
 """Sharded initialisation and forward on eight devices equal one device; shardings as stored."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Without padding a step is the padded one: loss, gradients, masks and dropout of each example."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import flax.linen as nn

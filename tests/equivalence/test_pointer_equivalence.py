@@ -1,7 +1,5 @@
 """What must not change a pointer-generator's probabilities: the cache, padding, packing, scan."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pre-training objectives with heads: groups of tokens, vectors, figures, and what is exported."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Continuous batching: what a text is continued by does not depend on whose place it took."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run that was stopped and taken up again ends with the parameters of one that was not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

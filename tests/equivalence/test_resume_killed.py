@@ -1,7 +1,5 @@
 """Runs in processes of their own: killed, stopped by a signal, and shared by two processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

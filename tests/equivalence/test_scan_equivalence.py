@@ -1,7 +1,5 @@
 """A scan over layers gives what a loop gives, in bfloat16 too, for every pre-training objective."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """For every kind: the seqio task and the loader give the same examples in the same order."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

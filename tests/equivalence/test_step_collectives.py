@@ -4,8 +4,6 @@ An accidental all-gather of parameters, or an encoder that every device computes
 After a deliberate change run this file with QAC_STORE_COLLECTIVES=1 and read the difference.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One step is the same on any mesh, in microbatches, in chunks, and in two processes."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

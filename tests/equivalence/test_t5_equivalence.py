@@ -1,7 +1,5 @@
 """What must not change T5's values or gradients: the cache, scan, remat, padding, batch splits."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

@@ -5,8 +5,6 @@ some, through a file). The measures that we compute ourselves are compared with 
 own measures imply, so nothing here relies on our order.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import pytrec_eval

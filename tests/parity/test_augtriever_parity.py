@@ -3,8 +3,6 @@
 Every variant but the one that its own notes call buggy ("as coded").
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

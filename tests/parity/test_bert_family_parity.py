@@ -1,7 +1,5 @@
 """BERT's relatives and ModernBERT are transformers': states, gradients, classifiers, files."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Golden cases 01, 09 and 15: BERT, cross-encoders, their objectives and adversarial step."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

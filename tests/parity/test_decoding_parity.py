@@ -1,7 +1,5 @@
 """Decoding against the reference: greedy and beam ids, kept sets, the law of sampling."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

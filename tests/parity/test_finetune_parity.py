@@ -1,7 +1,5 @@
 """Golden case 05: Tevatron's dense retriever, from token ids to the loss and its gradients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hugging Face -> Flax -> Hugging Face: the same tensors, byte for byte, and the same results."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

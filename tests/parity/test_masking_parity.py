@@ -1,7 +1,5 @@
 """Golden case 12: the law of whole-word masking, and 80/10/10 replacement."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

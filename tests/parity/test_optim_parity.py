@@ -1,7 +1,5 @@
 """Golden case 13: five steps of every optimiser variant, and the learning-rate schedules."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Golden case 06: PAIR's two losses in every reading of their denominators, and gradients."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

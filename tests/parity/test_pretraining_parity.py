@@ -4,8 +4,6 @@ The masks come from the cases, so prepared batches are made here; what `prepare`
 targets) is made with its own functions.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Only what is drawn at random (masked words, visible tokens) is taken from the ob
 drawn as the paper says is tested by itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Poolings, prompts, modules and every family of encoders are those of sentence-transformers."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

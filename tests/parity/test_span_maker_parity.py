@@ -1,7 +1,5 @@
 """Both span makers and the contexts against the official functions (golden case 14)."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator

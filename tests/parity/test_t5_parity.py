@@ -6,8 +6,6 @@ tolerance. What x64 really computes is held at 1e-9 against the same torch model
 casts taken out (`test_float64`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

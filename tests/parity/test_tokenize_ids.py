@@ -1,7 +1,5 @@
 """Rows out of store and loader = Hugging Face's ids (same texts, pair, length, truncation)."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random

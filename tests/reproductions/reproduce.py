@@ -8,8 +8,6 @@ page         where it is reported; printed: its text there
 minutes      of the command on the machine, on the date, at the commit
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Every figure's page prints it and its command exists; launch/reproduce.sh measures it."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Advice in messages can be followed; help and lists say what there is; nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

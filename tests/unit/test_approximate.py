@@ -1,7 +1,5 @@
 """ScaNN's and FAISS's indexes: exact at the highest effort, recall as promised, parts, refusals."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

@@ -1,8 +1,6 @@
 """Artefacts: whole or refused, whenever a run is killed; identity is the content's; nothing that a
 run has not written is ever removed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

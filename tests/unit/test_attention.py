@@ -1,7 +1,5 @@
 """Attention against a plain softmax; windows; when a kernel computes it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """The kind `augtriever`: candidates for the encoder to choose from, and shares of crops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The interface of encoders: what it refuses, what it stores, which architectures it knows."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bad and hostile input costs a bounded time and memory, and is refused in one sentence."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import resource

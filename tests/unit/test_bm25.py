@@ -1,7 +1,5 @@
 """BM25: the formula by hand, bm25s's own search, order of equals, expansion, errors."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gin at the door: precedence, recipes and their bindings, one sentence for every mistake."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

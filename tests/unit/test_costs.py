@@ -1,7 +1,5 @@
 """Plans: hours, bytes and memory of every stage, once sizes are known; seconds on this machine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

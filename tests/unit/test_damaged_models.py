@@ -1,7 +1,5 @@
 """Fault 11: model folders that are wrong in one value are refused in a sentence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

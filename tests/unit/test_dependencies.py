@@ -1,7 +1,5 @@
 """What is imported is declared."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """`qac doctor`: every part, the extras, and the names that need no network."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Objectives of dual encoders and cross-encoders: losses by hand, and what they start from."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

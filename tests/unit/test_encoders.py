@@ -1,7 +1,5 @@
 """Dual and cross encoders: towers, pooling, projection, normalisation, scale."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

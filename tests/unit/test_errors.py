@@ -1,7 +1,5 @@
 """How a command ends: an exit code, and one sentence for everything that its user can act on."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Evaluation: benchmarks, names of measures, answers, paired tests, and Figure 4 of PAIR."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

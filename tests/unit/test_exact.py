@@ -1,7 +1,5 @@
 """Exact search equals sorting everything, whatever the blocks, devices and precision."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`qac export`: every form is loaded back, by us and by the library it is for."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

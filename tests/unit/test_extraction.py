@@ -1,7 +1,5 @@
 """Extracted queries: spans, their salience by BM25 and by models, titles, anchors, keywords."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Stage fields: types are checked, settings have one form in every process."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal

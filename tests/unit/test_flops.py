@@ -1,7 +1,5 @@
 """FLOPs of traced programs, against XLA's count of unrolled small models and published figures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """`--format folder`: every kind of file, what is skipped and why, encodings, columns."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """The kernel for GPUs that attends within packed texts, interpreted, against plain attention."""
 
-from __future__ import annotations
-
 import functools
 
 import flax.linen as nn

@@ -1,7 +1,5 @@
 """Fusion: scales, fused scores and chosen weights by hand; merged runs of several indexes."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

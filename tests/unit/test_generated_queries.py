@@ -1,7 +1,5 @@
 """Queries made elsewhere, which queries are kept, and what generators learn from."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import json

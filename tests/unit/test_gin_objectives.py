@@ -1,7 +1,5 @@
 """The gin files of models and of the first objectives build what they say they build."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Steps as they are made for a GPU, on a machine without one: traced and lowered only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import flax.linen as nn

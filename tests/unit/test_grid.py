@@ -1,7 +1,5 @@
 """Grids: what is shared, what is resumed, what the summary says."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Known devices; XLA's faulty fusions are off, and what they made wrong is right."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

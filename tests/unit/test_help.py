@@ -1,7 +1,5 @@
 """The verbs in four groups, and pages of help that are short, complete and say what is required."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

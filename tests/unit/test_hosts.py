@@ -1,8 +1,6 @@
 """Stages that several processes share, here threads, since they only meet in files; and which
 process of a run this is."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

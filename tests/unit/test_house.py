@@ -1,7 +1,5 @@
 """The house keeps its shape: few settings a stage, no circles, a light front door."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

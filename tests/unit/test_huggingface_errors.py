@@ -1,7 +1,5 @@
 """The bridge's refusals, odd but valid folders, and atomic writing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

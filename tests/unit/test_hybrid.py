@@ -1,7 +1,5 @@
 """Hybrid indexes: two searches fused, chosen weights, moved folders, windows of passages."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Dropout, run-time options, activations, initial values."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A living index: what is added, replaced and deleted is what a fresh index has; filters; runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

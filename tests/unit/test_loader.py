@@ -1,7 +1,5 @@
 """The loader's shapes, backends, remainders, errors; the reader of stored records."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 from collections.abc import Sequence

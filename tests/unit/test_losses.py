@@ -1,7 +1,5 @@
 """Contrastive losses, those of tokens, masking and span corruption, by hand."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Training data from rankings: hard negatives, labels by thresholds, groups of similar passages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets by name: record ranges make the whole, and what is missing is said in one sentence."""
 
-from __future__ import annotations
-
 import sys
 from collections import namedtuple
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Questions judged by names; those of the demo fit the libraries that are installed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names of models: folders, what ships, and a fake cache of the Hugging Face Hub."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

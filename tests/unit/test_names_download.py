@@ -1,7 +1,5 @@
 """Downloading from a Hub on this machine: real HTTP, real huggingface_hub, our choice of files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Where stages write: never over an input, through a link or over files of others; into stores."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

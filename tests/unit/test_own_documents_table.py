@@ -1,7 +1,5 @@
 """The table of launch/own_documents.sh: means over seeds, tests over questions."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Pair functions: what an example is made of, and the papers' invariants."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fine-tuning examples: positives, windows of negatives, titles, teachers, cross-encoders."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 What the paper leaves open and the released code says is marked "code".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Text into sentences, spans and passages: nothing is lost, nothing is too long."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

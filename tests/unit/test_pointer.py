@@ -1,7 +1,5 @@
 """A pointer-generator: started from an encoder, trained, stored with and without it, decoding."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

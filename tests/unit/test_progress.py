@@ -1,7 +1,5 @@
 """Progress on a terminal and elsewhere; metrics that survive a kill."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """AugQ's published file and The Pile, in tiny copies of their exact layouts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

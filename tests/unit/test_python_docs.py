@@ -1,7 +1,5 @@
 """Docstrings of packages as documents: their text, public names, a made-up package, real ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 

@@ -1,7 +1,5 @@
 """Queries, judgements, negatives and training lines of all formats."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Queries to vectors in few compiled shapes, without their padding."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast

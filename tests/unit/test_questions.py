@@ -1,7 +1,5 @@
 """Questions of a folder, of a split corpus, of docstrings; what leaks is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Readers of documents: shards make the whole, bad input names its line, dirt is counted."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

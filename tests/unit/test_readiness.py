@@ -1,7 +1,5 @@
 """What would stop a stage is said before the first stage of a recipe runs, and in dry runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recipes: what is skipped, what is made again, what a failure leaves behind."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Every recipe and grid builds; what qac recipes says of them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

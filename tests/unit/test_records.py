@@ -1,7 +1,5 @@
 """Records of artefacts, runs, and ids in eight bytes."""
 
-from __future__ import annotations
-
 import gzip
 from itertools import pairwise
 from pathlib import Path

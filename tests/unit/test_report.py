@@ -1,7 +1,5 @@
 """The report of a tiny run: everything is on the page, and the page needs nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Scores of a cross-encoder: those of each pair by itself, whatever stands beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import flax.linen as nn

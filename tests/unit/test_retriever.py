@@ -1,7 +1,5 @@
 """The Python face: its documented example, what it takes, what it keeps, what it says."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import shutil

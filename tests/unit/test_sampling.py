@@ -1,7 +1,5 @@
 """The fast road of drawing is the plain one: few candidates, the whole vocabulary, ties."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The endpoint: what it answers, in which shapes, and what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import re

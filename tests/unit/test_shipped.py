@@ -1,7 +1,5 @@
 """The generators that ship: small, described, and talking of the text that they read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, cast

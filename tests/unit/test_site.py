@@ -1,7 +1,5 @@
 """The documentation: a strict build, its commands, the public interface, examples in docstrings."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import os

@@ -1,7 +1,5 @@
 """launch/train_slurm.sh: which ends of a job are queued again, and job arrays."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A T5 that starts by copying says the next word of its text before it was trained at all."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`qac tokenize`: what is stored, the same bytes however it is run, sources of judged queries."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

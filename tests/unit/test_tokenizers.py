@@ -1,7 +1,5 @@
 """Tokenisers: Hugging Face's ids, special tokens, continuation; learning a vocabulary."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Training: state, loss scaling, meshes, optimisers, probes, trackers, and what is kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

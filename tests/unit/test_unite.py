@@ -1,7 +1,5 @@
 """Collections as one, with judgements that are hidden; queries of several files, drawn by seed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which retriever is used, and what the verdict says of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights files: PyTorch archives without running their pickles, shards, half precision."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Dumps of Wikipedia and web crawls."""
 
-from __future__ import annotations
-
 import bz2
 import gc
 import gzip

@@ -1,7 +1,5 @@
 """A new model starts with the word vectors of a larger one: told apart, neighbours kept."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 KINDS["passage_query"].function(record, rng, form=form, lengths=lengths)
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -5,8 +5,6 @@ Passages of judged collections stay whole, those without text too, so that a col
 size whatever its passages hold.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

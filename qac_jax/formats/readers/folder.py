@@ -7,8 +7,6 @@ folder. What is not read is listed with the reason, and stops nothing. Each kind
 its own name or not in the folder.
 """
 
-from __future__ import annotations
-
 import codecs
 import functools
 import math

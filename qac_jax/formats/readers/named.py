@@ -4,8 +4,6 @@ Face Hub, TensorFlow Datasets, ir_datasets.
 A shard is a range of record numbers; every process opens the data set itself.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import itertools

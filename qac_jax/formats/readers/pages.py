@@ -4,8 +4,6 @@ Links and emphasis become their text, code stays as it is, tables become lines o
 Nothing is executed or included.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

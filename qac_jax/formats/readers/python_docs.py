@@ -5,8 +5,6 @@ docstring that stands at several places counts once. Modules in a fixed fifth (b
 their names) are marked `held_out`: nothing is trained on them, known-item tests come from there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -4,8 +4,6 @@ A row is a document; which columns are its id, title, text and address is said b
 guessed.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

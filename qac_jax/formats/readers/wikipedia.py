@@ -6,8 +6,6 @@ reader of the page would read stays. Anchors and phrases are what AugTriever's D
 (Meng et al., 2022): labels of [[target|label]], and bold, italic or doubly quoted words.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import os

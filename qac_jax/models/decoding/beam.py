@@ -7,8 +7,6 @@ worst ended one any more (`early_stopping`: "no", judged at the present length; 
 length that suits it best; "yes": as soon as K have ended).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

@@ -7,8 +7,6 @@ Only the few most probable tokens are looked at where that is provably the same:
 vocabularies slowly (32k pieces: 60 times the time of the matrix product before it).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

@@ -1,7 +1,5 @@
 """How texts are continued: light to import, so that the command line can list the settings."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from qac_jax.errors import UserError
