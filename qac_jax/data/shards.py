@@ -10,13 +10,12 @@ each. Two runs give the same bytes: protobuf's maps are serialised in a fixed or
 TFDS can be imported without TensorFlow.
 """
 
-import dataclasses
 import itertools
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -24,7 +23,7 @@ from etils import epath
 from qac_jax.artifacts import arrays
 from qac_jax.data.examples import LENGTHS, PREFIX
 from qac_jax.data.judged import Judged
-from qac_jax.data.kind import Building, DocumentKind, JudgedKind, PassageSelection, Record, Stored
+from qac_jax.data.kind import Building, DocumentKind, JudgedKind, Record, Stored
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.text import sentences, spans, tokenizers
@@ -139,7 +138,7 @@ Ids = Sequence[int]
 _QUERIES = 64
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DocumentContexts:
     """The passages of a document, and the contexts of each."""
 
@@ -300,131 +299,75 @@ _TOGETHER = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExamplesJob:
-    """Writes one file of records of a kind."""
+class Job:
+    """Writes one file of records: of passages or pairs `start` to `stop`, or of judged queries.
 
-    sized: ClassVar[bool] = False  # whether the sizes of documents are stored
-
-    kind: Any
-    building: Building
-    schema: Mapping[str, str]
-    target: str = ""
-    sizes: str = ""  # .npy: the number of examples of each document
-
-    def records(self) -> tuple[Iterator[Record], Mapping[str, int]]:
-        """The records, and what is left out (complete when all records are made)."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, kw_only=True)
-class DocumentJob(ExamplesJob):
-    """The documents that begin in passages `start` to `stop`.
-
-    `places`: the position of each passage's contexts (-1: it has none).
+    The documents of a job are those that begin in its passages. `places`: a .npy file with the
+    position of each passage's contexts (-1: it has none); "": the same as the passages'. `sizes`:
+    where the number of examples of each document goes.
     """
 
-    sized: ClassVar[bool] = True
+    kind: Any  # a Kind
+    building: Building
+    schema: Mapping[str, str]
+    passages: Records | None = None
+    pairs: Records | None = None
+    queries: Sequence[Judged] = ()
+    start: int = 0
+    stop: int = 0
+    contexts: Records | None = None
+    places: str = ""
+    target: str = ""
+    sizes: str = ""
 
-    kind: DocumentKind
-    passages: Records
-    contexts: Records | None
-    places: str  # a .npy file; "": the same positions as the passages
-    start: int
-    stop: int
-
-    def records(self) -> tuple[Iterator[Record], Mapping[str, int]]:
-        texts = DocumentTexts(self.building)
-        return self._records(texts), texts.left_out
-
-    def _records(self, texts: DocumentTexts) -> Iterator[Record]:
-        sizes: list[int] = []
-        assert self.kind.records is not None, f"{self.kind.name} is made of pairs"
-        for together in _grouped(self):
-            for document_records in self.kind.records(texts, together):
-                yield from document_records
-                if document_records:
-                    sizes.append(len(document_records))
-        with open(self.sizes, "wb") as file:
-            arrays.write(file, np.array(sizes, np.int64))
+    @property
+    def of_documents(self) -> bool:
+        return isinstance(self.kind, DocumentKind) and self.pairs is None
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgedJob(ExamplesJob):
-    """Records of some judged queries."""
-
-    kind: JudgedKind
-    passages: Records | None
-    queries: Sequence[Judged]
-
-    def records(self) -> tuple[Iterator[Record], Mapping[str, int]]:
-        texts = JudgedTexts(self.building, self.passages)
-        return self.kind.records(texts, self.queries), texts.left_out
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairJob(ExamplesJob):
-    """Records of some pairs of a generator."""
-
-    kind: DocumentKind
-    pairs: Records
-    start: int
-    stop: int
-
-    def records(self) -> tuple[Iterator[Record], Mapping[str, int]]:
-        texts = DocumentTexts(self.building)
-        return self._records(texts), texts.left_out
-
-    def _records(self, texts: DocumentTexts) -> Iterator[Record]:
-        assert self.kind.of_pairs is not None, f"{self.kind.name} is not made of pairs"
-        for start in range(self.start, self.stop, _TOGETHER):
-            stop = min(start + _TOGETHER, self.stop)
-            yield from self.kind.of_pairs(texts, list(self.pairs.range(start, stop)))
+def jobs(count: int, files: int, **settings: Any) -> list[Job]:
+    """Jobs of this many passages, pairs or queries, divided into `files` (0: by their number)."""
+    queries = settings.pop("queries", ())
+    if not files:  # enough for eight cores, and files of some 50 MB for large corpora
+        records = count * 8 if queries else count
+        files = max(1, min(8, records // 500), -(-records // 100_000))
+    if files >= 100_000:  # five digits in their names
+        raise UserError(f"shards = {files} is too many; give at most 99,999 (0: as needed)")
+    edges = [count * number // files for number in range(files + 1)]
+    return [
+        Job(start=start, stop=stop, queries=queries[start:stop], **settings)
+        for start, stop in itertools.pairwise(edges)
+    ]
 
 
-def write(job: ExamplesJob) -> dict[str, Any]:
+def write(job: Job) -> dict[str, Any]:
     """Writes one shard; returns counts, as JSON."""
-    records, left_out = job.records()
+    texts: DocumentTexts | JudgedTexts
+    if isinstance(job.kind, JudgedKind):
+        texts = JudgedTexts(job.building, job.passages)
+        records = job.kind.records(texts, job.queries)
+    else:
+        texts = DocumentTexts(job.building)
+        records = _of_documents(job, texts) if job.of_documents else _of_pairs(job, texts)
     count = write_shard(job.target, job.schema, records)
-    return {"records": count, "left_out": dict(left_out)}
+    return {"records": count, "left_out": texts.left_out}
 
 
-def document_jobs(passages: Records, files: int, **settings: Any) -> list[DocumentJob]:
-    """Documents divided into `files` files (0: by the number of passages)."""
-    return [
-        DocumentJob(passages=passages, start=start, stop=stop, **settings)
-        for start, stop in _ranges(len(passages), files or _files(len(passages)))
-    ]
+def _of_documents(job: Job, texts: DocumentTexts) -> Iterator[Record]:
+    make, sizes = job.kind.records, list[int]()
+    for together in _grouped(job):
+        for records in make(texts, together):
+            yield from records
+            if records:
+                sizes.append(len(records))
+    arrays.save(job.sizes, np.array(sizes, np.int64))
 
 
-def pair_jobs(pairs: Records, files: int, **settings: Any) -> list[PairJob]:
-    """A generator's pairs divided into `files` files (0: by the number of pairs)."""
-    return [
-        PairJob(pairs=pairs, start=start, stop=stop, **settings)
-        for start, stop in _ranges(len(pairs), files or _files(len(pairs)))
-    ]
-
-
-def judged_jobs(queries: Sequence[Judged], files: int, **settings: Any) -> list[JudgedJob]:
-    """Judged queries divided into `files` files (0: by the number of queries)."""
-    return [
-        JudgedJob(queries=queries[start:stop], **settings)
-        for start, stop in _ranges(len(queries), files or _files(len(queries) * 8))
-    ]
-
-
-def _files(records: int) -> int:
-    """Enough files for eight cores, and files of some 50 MB for large corpora."""
-    return max(1, min(8, records // 500), -(-records // 100_000))
-
-
-def _ranges(total: int, count: int) -> list[tuple[int, int]]:
-    """(start, stop) of each of `count` parts of almost the same size."""
-    if not 0 < count < 100_000:  # five digits in their names
-        raise UserError(
-            f"shards = {count} is not a number of files; give 1 to 99,999 (0: as needed)"
-        )
-    edges = [total * number // count for number in range(count + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+def _of_pairs(job: Job, texts: DocumentTexts) -> Iterator[Record]:
+    make, pairs = job.kind.of_pairs, job.pairs
+    assert pairs is not None
+    for start in range(job.start, job.stop, _TOGETHER):
+        yield from make(texts, list(pairs.range(start, min(start + _TOGETHER, job.stop))))
 
 
 def places(passages: Records, contexts: Records) -> np.ndarray | None:
@@ -435,18 +378,29 @@ def places(passages: Records, contexts: Records) -> np.ndarray | None:
     return np.array([-1 if p is None else p for p in contexts.positions(passages.ids())], np.int64)
 
 
-def _grouped(job: DocumentJob) -> Iterator[list[DocumentContexts]]:
+def _grouped(job: Job) -> Iterator[list[DocumentContexts]]:
     """Groups of documents, with enough passages for one efficient tokenisation call."""
-    contexts = _Contexts(job)
+    places = np.load(job.places, mmap_mode="r") if job.places else None
+    selection, contexts = job.building.selection, job.contexts
+
+    def contexts_of(numbers: range) -> list[Sequence[Record]]:
+        if contexts is None:
+            return [()] * len(numbers)
+        if places is None:
+            return [r["contexts"] for r in contexts.range(numbers.start, numbers.stop)]
+        found = places[numbers.start : numbers.stop].tolist()
+        return [contexts[place]["contexts"] if place >= 0 else () for place in found]
+
     group: list[DocumentContexts] = []
     waiting = 0
+    assert job.passages is not None
     for first, passages in documents(job.passages, job.start, job.stop):
-        document = DocumentContexts(passages, contexts.of(first, len(passages)))
-        document = _part(document, job.building.selection)
-        if not document.passages:
+        both = zip(passages, contexts_of(range(first, first + len(passages))), strict=True)
+        taken = [(passage, found) for passage, found in both if selection.takes(passage)]
+        if not taken:
             continue
-        group.append(document)
-        waiting += len(document.passages)
+        group.append(DocumentContexts(*map(list, zip(*taken, strict=True))))
+        waiting += len(taken)
         if waiting >= _TOGETHER:
             yield group
             group, waiting = [], 0
@@ -454,51 +408,14 @@ def _grouped(job: DocumentJob) -> Iterator[list[DocumentContexts]]:
         yield group
 
 
-def _part(document: DocumentContexts, selection: PassageSelection) -> DocumentContexts:
-    """The selected passages of a document, with their contexts."""
-    if selection.part == "all":
-        return document
-    taken = [i for i, passage in enumerate(document.passages) if selection.takes(passage)]
-    return DocumentContexts(
-        [document.passages[i] for i in taken], [document.contexts[i] for i in taken]
-    )
-
-
 def documents(passages: Records, start: int, stop: int) -> Iterator[tuple[int, list[Record]]]:
     """(number of the first passage, all passages) of each document that begins in the range."""
     before = passages[start - 1]["doc"] if start else None
-    group: list[Record] = []
-    first = start
-    for number, record in enumerate(passages.range(start, len(passages)), start):
-        if before is not None and record["doc"] == before:
-            first = number + 1
-            continue  # it belongs to the shard before
-        before = None
-        if group and group[0]["doc"] != record["doc"]:
-            yield first, group
-            group, first = [], number
-            if number >= stop:
-                return
-        elif not group:
-            if number >= stop:
-                return
-            first = number
-        group.append(record)
-    if group:
-        yield first, group
-
-
-class _Contexts:
-    """The contexts of consecutive passages."""
-
-    def __init__(self, job: DocumentJob):
-        self._contexts = job.contexts
-        self._places = np.load(job.places, mmap_mode="r") if job.places else None
-
-    def of(self, first: int, count: int) -> list[Sequence[Record]]:
-        if self._contexts is None:
-            return [()] * count
-        if self._places is None:
-            return [r["contexts"] for r in self._contexts.range(first, first + count)]
-        places = self._places[first : first + count].tolist()
-        return [self._contexts[place]["contexts"] if place >= 0 else () for place in places]
+    stream = passages.range(start, len(passages))
+    for document, group in itertools.groupby(stream, lambda passage: passage["doc"]):
+        if start >= stop:
+            return
+        of_document: list[Record] = list(group)
+        if document != before:  # which belongs to the shard before
+            yield start, of_document
+        before, start = None, start + len(of_document)

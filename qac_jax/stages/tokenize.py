@@ -13,7 +13,7 @@ from qac_jax.data.form import form_of
 from qac_jax.data.judged import Judged
 from qac_jax.data.kind import Building, JudgedKind, Negatives, PassageSelection, Siblings, Texts
 from qac_jax.data.kinds import KINDS
-from qac_jax.data.shards import ExamplesJob
+from qac_jax.data.shards import Job
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
 from qac_jax.formats.bad_lines import BadLines
@@ -141,13 +141,14 @@ class Tokenize(Stage):
         passages, pairs = inputs.get_records("passages"), inputs.get_records("pairs")
         if isinstance(kind, JudgedKind):
             queries = tuple(self._judged(inputs, passages, bad))
-            jobs = shards.judged_jobs(queries, self.shards, passages=passages, **settings)
-            return self._pooled(jobs, out, bad)
+            settings |= {"passages": passages, "queries": queries}
+            return self._pooled(shards.jobs(len(queries), self.shards, **settings), out, bad)
         if pairs is not None:
-            return self._pooled(shards.pair_jobs(pairs, self.shards, **settings), out, bad)
+            jobs = shards.jobs(len(pairs), self.shards, pairs=pairs, **settings)
+            return self._pooled(jobs, out, bad)
         assert passages is not None
-        settings |= self._contexts(inputs, passages, out, bad)
-        documents = shards.document_jobs(passages, self.shards, **settings)
+        settings |= {"passages": passages, **self._contexts(inputs, passages, out, bad)}
+        documents = shards.jobs(len(passages), self.shards, **settings)
         counts = self._pooled(documents, out, bad)
         sizes = sorted(out.scratch("sizes").glob("*.npy"))
         each = np.concatenate([np.load(path) for path in sizes])
@@ -186,7 +187,7 @@ class Tokenize(Stage):
             queries, qrels = inputs.text("queries"), inputs.text("qrels")
             yield from judged.from_queries(passages, queries, qrels, negatives, *chosen, bad)
 
-    def _pooled(self, jobs: Sequence[ExamplesJob], out: Writer, bad: BadLines) -> list[int]:
+    def _pooled(self, jobs: Sequence[Job], out: Writer, bad: BadLines) -> list[int]:
         """Writes the missing shards; returns the number of records in each."""
         scratch = os.path.abspath(out.scratch("sizes"))
         made = []
@@ -197,7 +198,7 @@ class Tokenize(Stage):
             made.append(ShardFile(name, 1, dataclasses.replace(job, target=target, sizes=sizes)))
 
         def is_done(shard: ShardFile) -> bool:
-            return not shard.job.sized or os.path.exists(shard.job.sizes)
+            return not shard.job.of_documents or os.path.exists(shard.job.sizes)
 
         facts = pooled(
             out, made, shards.write, self.pool, "tokenize", is_done=is_done, records="examples"
