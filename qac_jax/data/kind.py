@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -76,9 +76,8 @@ class PassageSelection:
 
     def takes(self, passage: Record) -> bool:
         """Whether this passage is in the selected part of the corpus."""
-        if self.part == "all":
-            return True
-        return bool(passage.get("held_out")) == (self.part == "held_out")
+        held_out = self.part == "held_out"
+        return self.part == "all" or bool(passage.get("held_out")) == held_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,23 +85,13 @@ class Siblings:
     """Other passages of a document, stored as contexts of a passage."""
 
     sorts: tuple[str, ...] = option(
-        SORTS, "kinds of sibling passages to store as contexts", shown=SORTS
+        SORTS, "kinds of sibling passages to store as contexts", choices=SORTS
     )
-    siblings: int = option(1, "siblings of each kind per passage (released code: 1)")
+    siblings: int = option(1, "siblings of each kind per passage (released code: 1)", at_least=1)
     overlap_tokens: int = option(144, "minimum length of an overlapping sibling")
     splitter: str = option(
         "auto", "sentence splitter, or a file of learned parameters", shown=SPLITTERS
     )
-
-    def check(self) -> None:
-        """Raises UserError for unknown sorts, and for fewer than one sibling."""
-        for sort in self.sorts:
-            if sort not in SORTS:
-                raise UserError(
-                    f"sorts: {sort!r} is not known; expected some of {', '.join(SORTS)}"
-                )
-        if self.siblings < 1:
-            raise UserError(f"siblings={self.siblings} is too few; expected 1 or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +169,8 @@ class Kind:
     check: Callable[[Settings], None] = lambda settings: None
     # Settings of the pair function that follow from what is stored.
     settings: Callable[[Building, Tokenizer], dict[str, Any]] = lambda building, tokenizer: {}
+    # Whether a model trained on it reads other texts with their prompts and titles, too.
+    prompted: bool = False
     # The building, completed by what depends on the contexts.
     completed: Callable[[Building, Records | None], Building] = lambda building, contexts: building
 
@@ -199,23 +190,25 @@ class Kind:
 
     def how_to_read(self, building: Building) -> dict[str, Any]:
         """How a model trained on the examples must read other texts."""
-        del building
-        return {}
+        names = ("title", "query_prompt", "passage_prompt") if self.prompted else ()
+        options: dict[str, Any] = {name: getattr(building.texts, name) for name in names}
+        return options | ({"scores": True} if building.negatives.scores else {})
 
-    def check_inputs(self, inputs: Collection[str], building: Building) -> None:
+    def check_inputs(self, given: Collection[str], building: Building) -> None:
         """Raises UserError for inputs of `tokenize` that do not fit this kind."""
-        raise NotImplementedError
+        for is_wrong, message in self._mistakes(set(given), building):
+            if is_wrong:
+                raise UserError(f"--task {self.name} {message}")
 
-    def _check_questions(self, inputs: Collection[str], judged: bool) -> None:
-        if "queries" in inputs and "qrels" not in inputs and not judged:
-            raise UserError("--queries needs judgements; give --qrels too")
+    def _mistakes(self, given: set[str], building: Building) -> Iterable[tuple[bool, str]]:
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DocumentKind(Kind):
     """A kind whose records are made from the passages of documents and their contexts."""
 
-    # The records of each document (None: of a generator's pairs alone).
+    # The records of each document (None: of pairs alone).
     records: (
         Callable[[DocumentTexts, Sequence[DocumentContexts]], Iterator[list[Record]]] | None
     ) = None
@@ -223,30 +216,22 @@ class DocumentKind(Kind):
     asks: bool = False
     # Whether every passage gives exactly one record, so that their number is known in advance.
     one_each: bool = True
-    # Makes records from a generator's pairs, where these are a possible input.
+    # Makes records from a generator's pairs or from groups, where these are a possible input.
     of_pairs: Callable[[DocumentTexts, Sequence[Record]], Iterator[Record]] | None = None
 
-    def check_inputs(self, inputs: Collection[str], building: Building) -> None:
-        if "pairs" in inputs:
-            if self.of_pairs is None:
-                raise UserError(f"--pairs are for --task seq2seq, not for {self.name}; change one")
-            if not {"passages", "contexts", "queries"}.isdisjoint(inputs):
-                raise UserError("--pairs have texts and targets; leave passages and queries out")
+    def _mistakes(self, given: set[str], building: Building) -> Iterable[tuple[bool, str]]:
+        yield building.negatives.scores, _SCORES
+        if "pairs" in given or self.records is None:
+            no = self.of_pairs is None
+            yield no, "reads no --pairs, which are for seq2seq and groups"
+            yield given != {"pairs"}, "reads --pairs alone; leave the other inputs out"
             return
-        if "passages" not in inputs:
-            raise UserError(
-                f"--task {self.name} needs --passages; give the folder that prepare made"
-            )
-        if "queries" in inputs and "contexts" in inputs:
-            raise UserError("--queries and --contexts both give contexts; leave one of them out")
-        if self.asks and {"queries", "contexts"}.isdisjoint(inputs):
-            raise UserError(
-                f"--task {self.name} needs queries; give --contexts, or --queries and --qrels"
-            )
-        if building.negatives.scores:
-            raise UserError(_no_scores(self.name, inputs))
-        self._check_questions(inputs, judged=False)
-        building.siblings.check()
+        yield "passages" not in given, "needs --passages; give the folder that prepare made"
+        asked = given & {"queries", "contexts"}
+        yield len(asked) > 1, "takes --queries or --contexts, which both give contexts, not both"
+        no = self.asks and not asked
+        yield no, "needs queries; give --contexts, or --queries and --qrels"
+        yield "queries" in given and "qrels" not in given, _UNJUDGED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -254,47 +239,31 @@ class JudgedKind(Kind):
     """A kind whose records are made from queries with judged passages."""
 
     records: Callable[[JudgedTexts, Sequence[Judged]], Iterator[Record]]
+    prompted: bool = True
     # Whether a query may begin with the score of its passage.
     takes_scores: bool = False
 
-    def how_to_read(self, building: Building) -> dict[str, Any]:
-        texts = building.texts
-        options: dict[str, Any] = {
-            name: getattr(texts, name) for name in ("title", "query_prompt", "passage_prompt")
-        }
-        return options | ({"scores": True} if building.negatives.scores else {})
-
-    def check_inputs(self, inputs: Collection[str], building: Building) -> None:
-        if "pairs" in inputs:
-            raise UserError(f"--pairs are for --task seq2seq, not for {self.name}; change one")
-        if {"passages", "training"}.isdisjoint(inputs):
-            raise UserError(
-                f"--task {self.name} needs --passages; give the folder that prepare made, or "
-                f"--training, a file that contains the texts"
-            )
-        if {"contexts", "queries", "training", "negatives"}.isdisjoint(inputs):
-            raise UserError(
-                f"--task {self.name} needs queries; give --queries and --qrels, --contexts, "
-                f"--training, or an artefact of negatives that contains them"
-            )
-        self._check_questions(inputs, judged="negatives" in inputs)
-        if building.selection.part != "all":
-            raise UserError(
-                f"--part {building.selection.part} is for tasks made of passages, not {self.name}"
-            )
+    def _mistakes(self, given: set[str], building: Building) -> Iterable[tuple[bool, str]]:
+        yield "pairs" in given, "reads no --pairs, which are for seq2seq and groups"
+        yield (
+            not given & {"passages", "training"},
+            "needs --passages (what prepare made), or --training, a file that contains the texts",
+        )
+        yield (
+            not given & {"contexts", "queries", "training", "negatives"},
+            "needs queries; give --queries and --qrels, --contexts, --training, or an artefact of "
+            "negatives that contains them",
+        )
+        yield "queries" in given and not given & {"qrels", "negatives"}, _UNJUDGED
+        yield building.selection.part != "all", "knows no --part, which is for tasks of passages"
         if building.negatives.scores:
-            if not self.takes_scores or "negatives" not in inputs:
-                raise UserError(_no_scores(self.name, inputs))
-            if building.negatives.random_negatives:
-                raise UserError("random negatives have no score; leave them or --scores out")
-        building.siblings.check()
+            yield not self.takes_scores or "negatives" not in given, _SCORES
+            no = building.negatives.random_negatives > 0
+            yield no, "adds random negatives, which have no score; leave them or --scores out"
 
 
-def _no_scores(name: str, inputs: Collection[str]) -> str:
-    return (
-        f"--scores are for --task cross_encoder with --negatives that have some (a run); this is "
-        f"{name} {'with' if 'negatives' in inputs else 'without'} negatives"
-    )
+_UNJUDGED = "needs judgements of --queries; give --qrels too"
+_SCORES = "has no scores; --scores are for cross_encoder with --negatives that have some (a run)"
 
 
 def by_name(name: str) -> Kind:
@@ -315,28 +284,21 @@ def two_texts(passage: int, context: int) -> Callable[[Settings], dict[str, Feat
 
 def pick(probabilities: Mapping[str, float], rng: np.random.Generator) -> str:
     """One of the names; the weights need not sum to one."""
-    left = rng.random() * sum(probabilities.values())
-    chosen = ""
+    left, chosen = rng.random() * sum(probabilities.values()), ""
     for name, weight in probabilities.items():
-        if weight > 0:
-            chosen = name
-            left -= weight
-            if left < 0:
-                break
+        chosen, left = (name, left - weight) if weight > 0 else (chosen, left)
+        if left < 0:
+            break
     return chosen
 
 
 def check_weights(what: str, weights: Mapping[str, float], valid: Sequence[str]) -> None:
     """Raises UserError for unknown names, negative weights, and weights that are all zero."""
-    for name, weight in weights.items():
+    for name in weights:
         if name not in valid:
             raise UserError(f"{what}: {name!r} is not known; {nearest(name, valid)}")
-        if weight < 0:
-            raise UserError(f"{what}: {name!r} has weight {weight}; expected 0 or more")
-    if not sum(weights.values()):
-        raise UserError(
-            f"{what}: all weights are 0; give one above 0, such as {{{valid[0]!r}: 1.0}}"
-        )
+    if min(weights.values(), default=0) < 0 or not sum(weights.values()):
+        raise UserError(f"{what}: the weights {dict(weights)} must be 0 or more, and one above 0")
 
 
 def pair(
@@ -352,9 +314,5 @@ def pair(
 def any_text(record: Record, name: str, rng: np.random.Generator, first: int = 0) -> np.ndarray:
     """One of the (first) texts of a list; the passage itself if the list is empty."""
     texts = record[name]
-    count = len(texts)
-    if first and first < count:
-        count = first
-    if not count:
-        return record["passage"]
-    return texts[int(rng.random() * count)]
+    count = min(len(texts), first or len(texts))
+    return texts[int(rng.random() * count)] if count else record["passage"]

@@ -19,7 +19,6 @@ import functools
 import gc
 import hashlib
 import importlib.util
-import itertools
 import json
 import multiprocessing
 import os
@@ -33,7 +32,7 @@ import numpy as np
 
 from qac_jax import extras
 from qac_jax.artifacts import Artifact
-from qac_jax.data.examples import Examples, Source
+from qac_jax.data.examples import LENGTHS, Examples, Source
 from qac_jax.data.featurizer import Featurizer, make_featurizer
 from qac_jax.data.form import CROPS
 from qac_jax.data.kinds import KINDS
@@ -67,6 +66,7 @@ class Reading:
     workers: int = option(
         -1,
         "loader processes (0: a thread; -1: a thread on CPUs, a process for two accelerators)",
+        at_least=-1,
         affects_result=False,
     )
     feed: str = option(
@@ -79,8 +79,6 @@ class Reading:
 
     def check_installed(self) -> None:
         """Raises where what the feed needs is missing."""
-        if self.workers < -1:
-            raise UserError(f"workers={self.workers} is not a number of processes; give 0 or more")
         if self.feed == "seqio" and importlib.util.find_spec("seqio") is None:
             raise UserError(f"--feed seqio needs seqio; {extras.remedy('seqio')}, or leave it out")
 
@@ -118,15 +116,10 @@ class Batches:
         here = slice(place * self.rows, (place + 1) * self.rows)
         seek, seed = ExampleRng().seek, self.seed
         make = [featurizer.example for featurizer in self.featurizers]
+        columns = (column[here].tolist() for column in slots)
         examples = [
             make[part](record, seek(seed, epoch, index))
-            for part, epoch, index, record in zip(
-                slots.part[here].tolist(),
-                slots.epoch[here].tolist(),
-                slots.example[here].tolist(),
-                records[here],
-                strict=True,
-            )
+            for part, epoch, index, record in zip(*columns, records[here], strict=True)
         ]
         return self.featurizers[0].batch(examples)
 
@@ -135,8 +128,7 @@ class Batches:
         fetched = self._fetched
         if fetched is None or fetched[0] != number:
             steps = range(number * self.run, (number + 1) * self.run)
-            each = [self.plan.at(step).rows(self._first, self._last) for step in steps]
-            slots = joined(each)
+            slots = joined(self.plan.at(step).rows(self._first, self._last) for step in steps)
             # One assignment: a prefetching thread may read while the main one replaces it.
             self._fetched = fetched = (number, slots, self._read(slots))
         return fetched[1:]
@@ -147,10 +139,9 @@ class Batches:
         records: list[Mapping[str, Any]] = [{}] * len(slots.part)
         for part, source in enumerate(self.sources):
             rows = np.flatnonzero(slots.part == part)
-            if rows.size:
-                fetched = source.read(slots.example[rows])
-                for row, record in zip(rows.tolist(), fetched, strict=True):
-                    records[row] = record
+            fetched = source.read(slots.example[rows]) if rows.size else ()
+            for row, record in zip(rows.tolist(), fetched, strict=True):
+                records[row] = record
         return records
 
 
@@ -164,9 +155,8 @@ class Part:
     weight: float = 1.0
 
     def opened(self) -> Source:
-        if isinstance(self.source, str | os.PathLike):
-            return Examples(self.source)
-        return self.source
+        is_path = isinstance(self.source, str | os.PathLike)
+        return Examples(self.source) if is_path else self.source  # type: ignore[return-value]
 
 
 class Loader:
@@ -194,18 +184,36 @@ class Loader:
         **settings: Any,
     ):
         reading = dataclasses.replace(reading or Reading(), **settings)
-        self.parts = _as_parts(parts, reading)
+        if isinstance(parts, Part):
+            parts = [parts]
+        elif isinstance(parts, str) or not isinstance(parts, Sequence):
+            parts = [Part(parts, reading.kind, reading.settings or {})]
+        elif reading.kind or reading.settings or not parts:
+            raise UserError("a mixture needs parts, and each its own kind and settings; give these")
+        self.parts: tuple[Part, ...] = tuple(parts)  # type: ignore[arg-type]
         sources = tuple(part.opened() for part in self.parts)
-        featurizers = tuple(
+        self.featurizers = featurizers = tuple(
             make_featurizer(source, part.kind, part.settings, reading.lengths, reading.crop)
             for source, part in zip(sources, self.parts, strict=True)
         )
-        _check_alike(featurizers)
+        first = featurizers[0]
+        for other in featurizers[1:]:
+            if other.spec(1) != first.spec(1) or other.form.pad != first.form.pad:
+                raise UserError(
+                    f"kinds {first.kind.name} and {other.kind.name} give batches of different "
+                    "features or lengths, so they cannot be mixed; set the same lengths"
+                )
         number, count = host
         if batch_size < 1 or batch_size % count or not 0 <= number < count:
             raise UserError(
                 f"batch_size {batch_size} cannot be shared by {count} hosts (this is number "
                 f"{number}); make it a positive multiple of their count"
+            )
+        documents = sources[0].documents if reading.separate_documents else None
+        if reading.separate_documents and documents is None:
+            raise UserError(
+                "separate_documents needs examples whose documents are known; tokenize passages "
+                "made by `qac prepare`, or set it to False"
             )
         self.plan = make_plan(
             [source.count for source in sources],
@@ -214,18 +222,14 @@ class Loader:
             seed=seed,
             shuffle=shuffle,
             remainder=remainder,
-            documents=_documents(sources[0]) if reading.separate_documents else None,
+            documents=documents,
         )
-        rows = batch_size // count
-        self.batch_size, self.rows, self.featurizers = batch_size, rows, featurizers
+        self.batch_size, self.rows = batch_size, (rows := batch_size // count)
         self.here = number * rows, (number + 1) * rows  # this host's rows of a batch
-        self.seed, self.shuffle = seed, shuffle
+        self.seed, self.shuffle, self.step = seed, shuffle, 0
         self.steps = None if epochs is None else self.plan.steps(epochs)  # None: endless
-        self.step = 0
         self.make = Batches(sources, featurizers, self.plan, seed=seed, rows=self.here)
-        self.spec = featurizers[0].spec(
-            rows
-        )  # shape and type of every array of this host's batches
+        self.spec = first.spec(rows)  # shape and type of every array of this host's batches
         workers = reading.workers
         if workers < 0:
             # One makes 27,000 examples a second or more; two of the fastest devices take 7,000.
@@ -241,8 +245,18 @@ class Loader:
             from qac_jax.data import tasks  # which imports TensorFlow
 
             self._start = functools.partial(tasks.through_seqio, self)
-        order = (seed, batch_size, shuffle, remainder, reading.separate_documents)
-        self.identity = _identity(sources, featurizers, self.parts, order)
+        # Of all that the batches depend on, so that no state goes on with other ones.
+        facts = {
+            "parts": [
+                (source.identity, featurizer.kind.name, featurizer.settings, part.weight)
+                for source, featurizer, part in zip(sources, featurizers, self.parts, strict=True)
+            ],
+            "lengths": first.lengths,
+            "form": [dataclasses.asdict(featurizer.form) for featurizer in featurizers],
+            "order": (seed, batch_size, shuffle, remainder, reading.separate_documents),
+        }
+        text = json.dumps(facts, sort_keys=True, default=repr)
+        self.identity = hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def examples_per_epoch(self) -> int:
@@ -294,6 +308,9 @@ class Loader:
         self.close()
 
 
+_ENDLESS = 1 << 60
+
+
 def ahead(
     make: Batches, start: int, stop: int | None, *, prefetch: int, workers: int
 ) -> Generator[Batch]:
@@ -316,7 +333,7 @@ def ahead(
         finally:
             iterator.close()
     else:
-        yield from map(make, itertools.count(start) if stop is None else range(start, stop))
+        yield from map(make, range(start, _ENDLESS if stop is None else stop))
 
 
 class _Steps:
@@ -324,7 +341,7 @@ class _Steps:
 
     def __init__(self, make: Batches, start: int, stop: int | None):
         self._make, self._start = make, start
-        self._length = 1 << 60 if stop is None else max(stop - start, 0)
+        self._length = max((_ENDLESS if stop is None else stop) - start, 0)
 
     def __len__(self) -> int:
         return self._length
@@ -338,12 +355,12 @@ def _by_processes(
 ) -> Generator[Batch]:
     context = multiprocessing.get_context("spawn")  # forking a process with threads is unsafe
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin_worker, (make,))
-    firsts = itertools.count(start // make.run * make.run, make.run)
+    stop = _ENDLESS if stop is None else stop
     coming: collections.deque[concurrent.futures.Future[list[Batch]]] = collections.deque()
     try:
-        for first in firsts if stop is None else itertools.takewhile(lambda n: n < stop, firsts):
-            last = first + make.run if stop is None else min(first + make.run, stop)
-            coming.append(pool.submit(_run_of, range(max(first, start), last)))
+        for first in range(start // make.run * make.run, stop, make.run):
+            steps = range(max(first, start), min(first + make.run, stop))
+            coming.append(pool.submit(_run_of, steps))
             if len(coming) > -(-max(most, workers) // make.run):
                 yield from coming.popleft().result()
         while coming:
@@ -379,69 +396,16 @@ def _run_of(steps: range) -> list[Batch]:
     return [_make(step) for step in steps]
 
 
-def _as_parts(
-    parts: Part | Source | str | os.PathLike[str] | Sequence[Part], reading: Reading
-) -> tuple[Part, ...]:
-    if isinstance(parts, Sequence) and not isinstance(parts, str):
-        if reading.kind or reading.settings:
-            raise UserError("kind and settings belong to each Part of a mixture; give them there")
-        if not parts:
-            raise UserError("a mixture needs at least one part; give examples to read")
-        return tuple(parts)
-    if isinstance(parts, Part):
-        return (parts,)
-    return (Part(parts, reading.kind, reading.settings or {}),)
-
-
-def _documents(source: Source) -> np.ndarray:
-    """The document of every example, by which those of one document are kept apart."""
-    if source.documents is None:
-        raise UserError(
-            "separate_documents needs examples whose documents are known; tokenize passages "
-            "made by `qac prepare`, or set it to False"
-        )
-    return source.documents
-
-
-def _identity(
-    sources: Sequence[Source],
-    featurizers: Sequence[Featurizer],
-    parts: Sequence[Part],
-    order: tuple[Any, ...],
-) -> str:
-    """A hash of all that the batches depend on, so that no state goes on with other ones."""
-    facts = {
-        "parts": [
-            (source.identity, featurizer.kind.name, featurizer.settings, part.weight)
-            for source, featurizer, part in zip(sources, featurizers, parts, strict=True)
-        ],
-        "lengths": featurizers[0].lengths,
-        "form": [dataclasses.asdict(featurizer.form) for featurizer in featurizers],
-        "order": order,
-    }
-    text = json.dumps(facts, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _check_alike(featurizers: Sequence[Featurizer]) -> None:
-    first = featurizers[0].spec(1)
-    for featurizer in featurizers[1:]:
-        if featurizer.spec(1) != first or featurizer.form.pad != featurizers[0].form.pad:
-            raise UserError(
-                f"kinds {featurizers[0].kind.name} and {featurizer.kind.name} give batches of "
-                f"different features or lengths, so they cannot be mixed; set the same lengths"
-            )
-
-
 def preview(
     artifact: Artifact, count: int, *, task: str = "", seed: int = 0
 ) -> list[dict[str, Any]]:
     """The first examples of an artefact, read as `task` (default: the kind it was made for)."""
-    source = Examples(artifact)
-    settings = _all_strategies(source) if (task or source.info["task"]) == "augtriever" else {}
+    source, settings, schema = Examples(artifact), {}, artifact.info["schema"]
+    if (task or source.info["task"]) == "augtriever":  # all strategies whose texts are stored
+        named = [name for name in schema if name + LENGTHS in schema]
+        settings = {"strategies": dict.fromkeys(["random_crop", *named], 1.0)}
     featurizer = make_featurizer(source, task, settings)
     tokenizer = tokenizers.load(source.tokenizer_folder)
-    rng = ExampleRng()
 
     def shown(value: Any) -> Any:
         if isinstance(value, list):
@@ -449,20 +413,13 @@ def preview(
         return tokenizer.backend.decode(value.tolist(), skip_special_tokens=False)
 
     previews = []
-    indices = np.arange(min(count, source.count))
-    for index, record in zip(indices.tolist(), source.read(indices), strict=True):
-        example = featurizer.example(record, rng.seek(seed, 0, index))
-        texts: dict[str, Any] = {}
-        for name, feature in featurizer.features.items():
-            if feature.like:
-                continue  # token types are of no use to a reader
-            value = example[name]
-            texts[name] = shown(value) if feature.padded else np.asarray(value).tolist()
-        previews.append(texts)
+    for index, record in enumerate(source.read(np.arange(min(count, source.count)))):
+        example = featurizer.example(record, ExampleRng(seed, 0, index))
+        previews.append(
+            {
+                name: shown(example[name]) if f.padded else np.asarray(example[name]).tolist()
+                for name, f in featurizer.features.items()
+                if not f.like  # token types are of no use to a reader
+            }
+        )
     return previews
-
-
-def _all_strategies(source: Examples) -> dict[str, Any]:
-    """Every strategy whose texts are stored, with equal weights."""
-    named = [name for name in source.info["schema"] if name + "_lengths" in source.info["schema"]]
-    return {"strategies": dict.fromkeys(["random_crop", *named], 1.0)}

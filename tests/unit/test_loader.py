@@ -10,7 +10,7 @@ import pytest
 from toy_examples import MemoryExamples
 
 from qac_jax.data.examples import Records
-from qac_jax.data.loader import Loader, Part, Reading
+from qac_jax.data.loader import Loader, Part
 from qac_jax.errors import UserError
 
 
@@ -167,9 +167,9 @@ def test_mixtures_keep_their_proportions_and_wrap_each_source_by_itself() -> Non
 def test_what_cannot_be_loaded() -> None:
     for source, batch_size, given, message in (
         ([Part(memory()), Part(memory(), kind="mlm")], 4, {}, "cannot be mixed"),
-        ([], 4, {}, "at least one part"),
+        ([], 4, {}, "a mixture needs parts"),
         ([Part(memory()), Part(memory(), weight=1e-6)], 4, {}, "smallest share"),
-        ([Part(memory())], 4, {"kind": "mlm"}, "belong to each Part"),
+        ([Part(memory())], 4, {"kind": "mlm"}, "each its own kind"),
         (memory(3), 4, {}, "larger than the number of examples"),
         (memory(), 4, {"host": (0, 3)}, "shared by 3 hosts"),
         (memory(), 4, {"separate_documents": True}, "documents are known"),
@@ -191,8 +191,3 @@ def test_damaged_records_are_noticed() -> None:
     for bad in (good[:-1], good[1:], good + b"x", b"", good.replace(b"a", b"b")):
         with pytest.raises(ValueError):
             records.parse(bad)
-
-
-def test_processes_must_be_a_number() -> None:
-    with pytest.raises(UserError, match="not a number of processes"):
-        Reading(workers=-2).check_installed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,20 +197,6 @@ def _features_of_group(settings: Settings) -> dict[str, Feature]:
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GroupKind(DocumentKind):
-    """A kind whose records are made from groups alone, and that reads texts as judged ones."""
-
-    def how_to_read(self, building: Building) -> dict[str, Any]:
-        texts = building.texts
-        return {name: getattr(texts, name) for name in ("title", "query_prompt", "passage_prompt")}
-
-    def check_inputs(self, inputs: Collection[str], building: Building) -> None:
-        del building
-        if set(inputs) != {"pairs"}:
-            raise UserError("--task groups reads --pairs, what qac step group made, alone")
-
-
 def groups(
     record: Record,
     rng: ExampleRng,
@@ -314,7 +300,7 @@ CROSS_ENCODER_GROUP = JudgedKind(
     crop="right",
     title="space",
 )
-GROUPS = GroupKind(
+GROUPS = DocumentKind(
     name="groups",
     function=groups,
     features=_features_of_groups,
@@ -322,5 +308,6 @@ GROUPS = GroupKind(
     check=_check_groups,
     stored=lambda building: Stored((), ("queries", "passages"), {"scores": "float32"}),
     of_pairs=groups_of_texts,
+    prompted=True,
     title="space",
 )
