@@ -12,8 +12,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("augtriever_adaptation", "augtriever_evaluation", "augtriever_finetuning", "msmarco_beir"),
         {"encoder": "out/encoder"},
-    ),
-    "usefulness_cell": {"init": "out/base"},
+    )
 }
 RECIPES = [name for name, header in recipes.headers().items() if not header.grid]
 GRIDS = [name for name, header in recipes.headers().items() if header.grid]

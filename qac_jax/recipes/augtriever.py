@@ -61,7 +61,6 @@ class Writing:
     draws: int = 1  # of spans
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of Generate
     all_prompts: bool = False  # so that strategies that use some of them share one stage
-    round_trip: int = 0  # keeps questions for which BM25 ranks their text among so many
 
 
 def pseudo_queries(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
@@ -106,9 +105,6 @@ def _generated(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
         }
     if by.published:
         given |= {"generator": "", "prompts": None, "imported": by.published}
-    if by.round_trip:
-        words = run(Bm25, "words", passages=documents)
-        given |= {"index": words, "round_trip": by.round_trip}
     return run(Generate, "generated", passages=documents, **{**given, **by.options})
 
 
@@ -460,11 +456,7 @@ class Small:
     loss: str = "inbatch"
     weights: Mapping[str, float] | None = None
     random_crop_share: float = 0.0
-    round_trip: int = 0
     bm25: bool = False
-    minilm: bool = False
-    trained: bool = True
-    rate: float = 0.0
     adapted_to: str = ""
     adapted_steps: int = 100
     finetuned_on: str = ""
@@ -496,7 +488,6 @@ class Small:
             self.scorer or self.summariser,
             options=options if self.strategy in WRITTEN else {},
             all_prompts=True,
-            round_trip=self.round_trip,
         )
 
 
@@ -515,23 +506,22 @@ def augtriever_small(run: Run, p: Small) -> None:
     Set: --data_dir, with collections in BEIR's layout, wikisquad, tales and scifact among them.
     Commonly overridden: --strategy, --random_crop_share, --loss, --steps, --start_steps,
     --batch_size, --packages, --folders, --summariser and --scorer (T5s), --judged_in,
-    --round_trip 10 (generated questions for which BM25 finds their text), --minilm True (from
-    MiniLM, a retriever already), --bm25 True (BM25 instead of an encoder), --adapted_to data:forum
-    (topics of a collection train the encoder further), --finetuned_on data:wikisquad (its training
-    questions do), augtriever.MoCo.queue_size, the model (--gin_file models/bert_mini.gin).
+    --bm25 True (BM25 instead of an encoder), --adapted_to data:forum (topics of a collection train
+    the encoder further), --finetuned_on data:wikisquad (its training questions do),
+    augtriever.MoCo.queue_size, the model (--gin_file models/bert_mini.gin).
     """
     run.title = "AugTriever at small size"
-    if p.minilm:
-        run.usual(precision="fast")
     docstrings = run(Prepare, "docstrings", format="python_docs", packages=p.packages, shards=1)
     # Only the corpus of each collection is used: two collections share ids, and the questions must
     # not be seen. Passages are documents, not cut further.
     union = run(Unite, "union", collections=p.folders)
     texts = [f"{docstrings}/passages-00000-of-00001.jsonl", f"{union}/corpus.jsonl"]
     documents = run(Prepare, "documents", format="jsonl", documents=texts, shards=4, cut="none")
-    encoder = "" if p.bm25 else "shipped:minilm"
-    if not p.minilm and not p.bm25:
-        encoder = run(
+    contexts = pseudo_queries(run, p.strategy, documents, p.writing)
+    if p.bm25:
+        encoder = ""
+    else:
+        start = run(
             Train,
             "start",
             "objectives/mlm.gin",
@@ -542,18 +532,15 @@ def augtriever_small(run: Run, p: Small) -> None:
             lengths={"tokens": 128},
             steps=p.start_steps,
         )
-    contexts = pseudo_queries(run, p.strategy, documents, p.writing)
-    if p.trained and not p.bm25:
-        read = {"tokenizer": "shipped:minilm"} if p.minilm else {}
-        paired = {"passages": documents, "contexts": contexts, **read}
+        paired = {"passages": documents, "contexts": contexts}
         encoder = _small(
             run,
             p,
             "encoder",
             MOCO if p.loss == "moco" else INBATCH,
-            rate=p.rate or (5e-5 if p.minilm else 1e-3),
+            rate=1e-3,
             examples=run(Tokenize, "pairs", task="augtriever", **paired),
-            init=encoder,
+            init=start,
             settings=reading(p.weights or STRATEGIES[p.strategy], p.random_crop_share),
         )
     if p.adapted_to:
@@ -669,34 +656,4 @@ def augtriever_small_grid() -> Grid:
         heatmap=True,
         permutations=2000,
         systems=systems,
-    )
-
-
-def augtriever_minilm_grid() -> Grid:
-    """augtriever_small_grid from MiniLM instead of an encoder that has read 300 batches.
-
-    Which pseudo-queries keep or improve a start that can search already? MiniLM as it is, and
-    trained for as many steps on crops, on spans, on titles and on questions, all or those that find
-    their text. In the folder of augtriever_small_grid it takes over the documents and their
-    pseudo-queries.
-
-    Set: --data_dir, see augtriever_small.
-    Commonly overridden: grid.Grid.seeds, .systems, --steps, --rate.
-    """
-    asked = {
-        "qext_bm25": {"strategy": "qext_bm25"},
-        "doc_title": {"strategy": "doc_title"},
-        "qgen": {"strategy": "qgen_d2q"},
-        "qgen_kept": {"strategy": "qgen_d2q", "round_trip": 10},
-    }
-    from_minilm = {"": {"minilm": True}}
-    return dataclasses.replace(
-        augtriever_small_grid(),
-        title="AugTriever from MiniLM: strategies, InBatch",
-        systems={
-            "bm25": {"bm25": True},
-            "minilm": {"minilm": True, "trained": False},
-            **_named(_CROPS, from_minilm),
-            **_named(asked, _SHARES, from_minilm),
-        },
     )

@@ -328,7 +328,6 @@ def pair_nq(run: Run, p: PairNq) -> None:
 class PairSmall(Labels):
     candidates: int = 8
     extend: bool = False  # as its figures were measured
-    true_labels: bool = False
     folders: str = "data:wikisquad,data:forum,data:tales"
     train: int = 1600
     test: int = 160
@@ -347,10 +346,7 @@ def pair_small(run: Run, p: PairSmall) -> None:
     The teacher is the larger model, as in the paper (ERNIE-large and base there): MiniLM as a
     cross-encoder, trained on texts alone, then with BM25's scores, which reranks BM25. A small BERT
     is pre-trained on the corpus and becomes a dual encoder by the teacher's labels; metrics of
-    BM25, of the teacher and of PAIR on the test questions. --true_labels True: no teacher; all but
-    one in a thousand training questions keep their judgements, so that the positives of
-    pre-training are right, as many as a teacher labels or more; negatives are BM25's other
-    candidates.
+    BM25, of the teacher and of PAIR on the test questions.
 
     Set: --data_dir, with the folders wikisquad, forum and tales in BEIR's layout (or --folders).
     Commonly overridden: --folders, --train and --test (questions of a folder), --candidates,
@@ -358,25 +354,22 @@ def pair_small(run: Run, p: PairSmall) -> None:
     --positive, --negative, the student (--gin_file models/bert_mini.gin).
     """
     run.title = "PAIR at small size"
-    hidden = {"judged": 0.999} if p.true_labels else {}  # less than 1: the others need a file
-    union = run(Unite, "union", collections=p.folders, train=p.train, test=p.test, **hidden)
+    union = run(Unite, "union", collections=p.folders, train=p.train, test=p.test)
     documents = {"documents": f"{union}/corpus.jsonl", "format": "beir", "cut": "none"}
     passages = run(Prepare, "passages", **documents)
     known = judged(union, "judged")
     asked, tested = known["queries"], f"{union}/test_queries.jsonl"
-    queries = asked if p.true_labels else f"{asked},{union}/unjudged_queries.jsonl"
+    queries = f"{asked},{union}/unjudged_queries.jsonl"
     words = run(Bm25, "bm25", passages=passages)
     run(Search, "candidates", index=words, queries=queries, k=50)
     bm25_run = run(Search, "bm25_run", index=words, queries=tested, k=100)
-    runs, by = ["stage:pair_run", bm25_run], ""
-    labels = {"qrels": known["qrels"], "exclude": tested, "lines": "query"}
-    if not p.true_labels:
-        labels["truth"] = f"{union}/unjudged.tsv"
-        reader = _small_teacher(run, p, known)
-        by = scored(run, reader, queries, p.candidates, max_length=256)
-        reranked = {"candidates": bm25_run, "reranker": reader, "rerank_depth": 50}
-        read = {"passages": passages, "queries": tested, "max_length": 256}
-        runs.append(run(Search, "teacher_run", k=100, **reranked, **read))
+    reader = _small_teacher(run, p, known)
+    by = scored(run, reader, queries, p.candidates, max_length=256)
+    reranked = {"candidates": bm25_run, "reranker": reader, "rerank_depth": 50}
+    read = {"passages": passages, "queries": tested, "max_length": 256}
+    runs = ["stage:pair_run", bm25_run, run(Search, "teacher_run", k=100, **reranked, **read)]
+    truth = f"{union}/unjudged.tsv"
+    labels = {"qrels": known["qrels"], "exclude": tested, "lines": "query", "truth": truth}
     questions = Questions(asked, queries, queries, tested, 100, labels)
     start, rates = _student(run, p), ({RATE: 5e-4}, {RATE: 3e-4})
     labelled(run, p, questions, by, start, "wordpiece-16k", SMALL, epochs=p.pair_epochs, bind=rates)
@@ -496,33 +489,4 @@ def pair_small_grid() -> Grid:
         measures=SMALL_MEASURES,
         rows={"pair_run": "PAIR"},
         baselines={"bm25_run": "BM25", "teacher_run": "teacher on BM25's top 50"},
-    )
-
-
-def pair_causes_grid() -> Grid:
-    """Why does PAIR's passage-centric loss not help in pair_small_grid?
-
-    Likely causes beside its weight and the fine-tuning without it, which are rows there: labels of
-    a teacher that is often wrong ("true labels": judgements instead), and a student that cannot
-    search yet ("longer start": ten times as many steps of random crops). Each with the loss and
-    without it. No teacher is trained.
-
-    Set: --data_dir, see pair_small.
-    Commonly overridden: grid.Grid.seeds, .systems, --crop_steps.
-    """
-    true, longer = {"true_labels": True}, {"crop_steps": 3000}
-    without = {"alpha": 0.0}
-    return Grid(
-        title="PAIR's passage-centric loss: likely causes",
-        recipe="pair_small",
-        systems={
-            "true_labels": true,
-            "true_labels_without_passage_centric": {**true, **without},
-            "longer_start": {**true, **longer},
-            "longer_start_without_passage_centric": {**true, **longer, **without},
-        },
-        measures=SMALL_MEASURES,
-        rows={"pair_run": "PAIR"},
-        baselines={"bm25_run": "BM25"},
-        seeds=(0, 1, 2),
     )
