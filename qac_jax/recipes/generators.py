@@ -28,10 +28,10 @@ def generators(
 ) -> None:
     """Our own generators, from documents to folders that ship: a summariser and one of questions.
 
-    TQGen-small: a small T5 that starts by copying, with MiniLM's word vectors, learns to write
-    title, topic and summaries of a text from label-free targets; it never sees a question. QGen: a
-    pointer-generator that reads with MiniLM learns to ask from questions of people, of ten
-    collections.
+    TQGen-small: a small T5 that starts by copying learns to write title, topic and summaries of a
+    text from label-free targets; it never sees a question. (The one that ships started with
+    MiniLM's word vectors too.) QGen: a pointer-generator that reads with MiniLM learns to ask from
+    questions of people, of ten collections.
 
     Set: --data_dir, a folder with the collections of --collections in BEIR's layout: documents that
     are judged in their dev or test split are held out; and those of --questions, which only train.
@@ -47,7 +47,6 @@ def generators(
         "tqgen",
         "objectives/seq2seq.gin",
         "models/t5_micro.gin",
-        words="shipped:minilm",
         **_examples(run, ("label_free", "label_free"), free, free, input_tokens=126),
         lengths={"inputs": 128, "targets": 32},
         steps=3000,

@@ -15,7 +15,6 @@ from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline import costs
 from qac_jax.pipeline import inputs as pipeline_inputs
 from qac_jax.pipeline.hosts import Hosts
-from qac_jax.pipeline.inputs import at_most_one_of
 from qac_jax.pipeline.stage import Inputs, Plan, Plans, Ref, Stage, input, model_input, option, part
 from qac_jax.text import tokenizers
 from qac_jax.training.options import (
@@ -37,7 +36,6 @@ class Train(Stage):
     SHARED = True
     VERSION = 3
     EXAMPLE = "qac pretrain --gin_file objectives/mlm.gin --examples out/examples --out out/encoder"
-    GROUPS = (at_most_one_of("init", "words"),)
 
     objective: Any = option(
         help="objective to train, in a --gin_file, and the model of a new encoder in another",
@@ -47,7 +45,6 @@ class Train(Stage):
     validation: Ref = input("validation examples", "examples", default="")
     probe: Ref = input("triples to measure retrieval by", "examples", default="")
     init: Ref = model_input("model to initialise from", default="")
-    words: Ref = model_input("model whose word embeddings initialise a new model", default="")
     optimizer: Any = option(None, "an Optimizer (default: AdamW)", shown=OF_OPTIMIZER)
     precision: str = option(
         "auto",
@@ -121,9 +118,6 @@ class Train(Stage):
                 chunk=microbatch,
             )
         )
-        if self.words:
-            folder = inputs.path("words")
-            initial = train.word_vectors_of(folder, objective, tokenizer, self.seed)
         total, optimizer = schedule.total_steps(data.examples_per_epoch), self._optimizer()
         engine = Engine(
             objective,
@@ -137,7 +131,7 @@ class Train(Stage):
             frozen=optimizer.frozen,
         )
         if initial is not None:
-            initial = train.placed(initial, engine.abstract.params, report=not self.words)
+            initial = train.placed(initial, engine.abstract.params)
         held_out: dict[str, Any] = {}
         if (examined := inputs.get_artifact("validation")) is not None:
             held_out["validation"] = train.validation_loader(
@@ -178,7 +172,7 @@ class Train(Stage):
 
     def _identity(self, inputs: Inputs, data: Any, total: int, precision: str) -> dict[str, Any]:
         """What a checkpoint must agree in to be continued."""
-        starts = Inputs({name: inputs[name] for name in ("init", "words") if name in inputs})
+        starts = Inputs({name: inputs[name] for name in inputs if name == "init"})
         settings = {
             "total_steps": total,
             "optimizer": fields.describe(self._optimizer()),

@@ -22,12 +22,9 @@ from qac_jax import artifacts, hardware, processes
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.data.loader import Loader, Reading
 from qac_jax.errors import Interrupted, UserError
-from qac_jax.hub import huggingface, parameters, word_vectors
-from qac_jax.models import backbone
+from qac_jax.hub import huggingface, parameters
 from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.objective import Objective
-from qac_jax.text import tokenizers
-from qac_jax.text.tokenizers import Tokenizer
 from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics
 from qac_jax.training.checkpoints import Kept
@@ -91,27 +88,6 @@ def abstract_params(objective: Objective) -> Any:
     return nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
 
 
-def word_vectors_of(
-    folder: epath.Path, objective: Objective, tokenizer: Tokenizer, seed: int
-) -> Nested:
-    """Parameters of a new model whose word embeddings come from the word vectors of a folder."""
-    config = backbone.of_module(objective.model)
-    if config is None:
-        raise UserError(
-            f"words={str(folder)!r} is for a new encoder or T5, and this is a "
-            f"{type(objective.model).__name__}; leave words out"
-        )
-    embedding = word_vectors.table(
-        word_vectors.of_folder(folder),
-        tokenizers.load(os.fspath(folder)),
-        tokenizer,
-        (config.vocab_size, config.embedding_size),
-        spread=config.embedding_std,
-        seed=seed,
-    )
-    return config.with_words({}, embedding)
-
-
 def matching(params: Mapping[str, Any], target: Any) -> tuple[Nested, list[str], list[str]]:
     """(params that are in the target, names that are not in it, names left to initialise)."""
     expected, loaded = _flat(target), _flat(params)
@@ -135,11 +111,11 @@ def matching(params: Mapping[str, Any], target: Any) -> tuple[Nested, list[str],
     return kept, sorted(set(loaded) - set(expected)), sorted(set(expected) - set(loaded))
 
 
-def placed(params: Mapping[str, Any], target: Any, *, report: bool) -> Nested:
-    """The parameters that belong to the model; `report` prints which are not loaded."""
+def placed(params: Mapping[str, Any], target: Any) -> Nested:
+    """The parameters that belong to the model; says which are not loaded."""
     kept, unused, fresh = matching(params, target)
     for names, what in ((unused, "are not used"), (fresh, "are initialised")):
-        if names and report:
+        if names:
             shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
             announce(f"{len(names)} parameter arrays {what}: {shown}")
     return kept
