@@ -130,11 +130,6 @@ class Architecture(abc.ABC):
         """The width of the table of word embeddings."""
         return self.hidden_size
 
-    @property
-    @abc.abstractmethod
-    def embedding_std(self) -> float:
-        """The standard deviation of new word embeddings."""
-
     @abc.abstractmethod
     def build(self, runtime: Runtime) -> nn.Module:
         """The network; a module with the fields config and runtime."""
@@ -345,10 +340,6 @@ class BackboneConfig(Architecture):
         """The tensors of a sequence classifier: the backbone with its pooler, and the output."""
         table = under("backbone", self.with_parts("pooler").table(encoder, model))
         return table | named(self.hf_classifier, encoder=encoder, model=model)
-
-    @property
-    def embedding_std(self) -> float:
-        return self.initializer_range
 
     @property
     def max_length(self) -> int:

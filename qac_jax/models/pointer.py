@@ -125,10 +125,6 @@ class PointerConfig(Architecture):
             dropout=self.dropout,
         )
 
-    @property
-    def embedding_std(self) -> float:
-        return self.encoder.embedding_std
-
     def to_hf(self) -> dict[str, Any]:
         return super().to_hf() | {"architectures": ["PointerGenerator"], "is_encoder_decoder": True}
 

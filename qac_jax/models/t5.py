@@ -133,10 +133,6 @@ class T5Config(Architecture):
         return self.d_model
 
     @property
-    def embedding_std(self) -> float:
-        return self.initializer_factor
-
-    @property
     def bias_std(self) -> float:
         """The standard deviation of new scores of relative positions."""
         return self.initializer_factor * self.d_model**-0.5
@@ -398,10 +394,6 @@ class T5EncoderConfig(BackboneConfig):
 
     def stack(self, runtime: Runtime, count: int) -> nn.Module:
         return T5Layers(self, runtime, count)
-
-    @property
-    def embedding_std(self) -> float:
-        return self.initializer_factor
 
     def to_hf(self, labels: int | None = None) -> dict[str, Any]:
         if labels is not None:
