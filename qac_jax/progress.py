@@ -1,19 +1,16 @@
-"""Progress: a bar with rate, ETA and memory on a terminal, one line a minute elsewhere; metrics.
+"""Progress: a bar with rate, ETA and memory on a terminal, one line a minute elsewhere.
 
 Everything goes to stderr: stdout belongs to results.
 """
 
 import contextlib
 import contextvars
-import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Protocol, Self
-
-from etils import epath
+from collections.abc import Iterator
+from typing import IO, Any, Self
 
 from qac_jax.errors import plain
 
@@ -171,40 +168,3 @@ def _meter(bar: Bar, stream: IO[str]) -> Any:
     )
     meter.delay = 0  # but the last state always is
     return meter
-
-
-class Mirror(Protocol):
-    """What also gets the figures of `metrics.jsonl`."""
-
-    def log(self, step: int, figures: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Metrics:
-    """`metrics.jsonl`, one object a line, and its mirrors (TensorBoard and the like)."""
-
-    def __init__(
-        self, path: epath.PathLike, *, mirrors: Sequence[Mirror] = (), append: bool = True
-    ):
-        self.path, self._mirrors = epath.Path(path), mirrors
-        self._file = self.path.open("a" if append else "w")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Writes one line at once, so that a killed run keeps what it had measured."""
-        plain = {name: float(value) for name, value in figures.items()}
-        self._file.write(json.dumps({"step": int(step), **plain}) + "\n")
-        self._file.flush()
-        for mirror in self._mirrors:
-            mirror.log(int(step), plain)
-
-    def close(self) -> None:
-        self._file.close()
-        for mirror in self._mirrors:
-            mirror.close()

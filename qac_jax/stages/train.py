@@ -43,7 +43,6 @@ class Train(Stage):
     )
     examples: Ref = input("training examples", "examples")
     validation: Ref = input("validation examples", "examples", default="")
-    probe: Ref = input("triples to measure retrieval by", "examples", default="")
     init: Ref = model_input("model to initialise from", default="")
     optimizer: Any = option(None, "an Optimizer (default: AdamW)", shown=OF_OPTIMIZER)
     precision: str = option(
@@ -70,15 +69,11 @@ class Train(Stage):
 
         super().check()
         self.reading.check_installed()
-        self.monitoring.check_probe(self.probe)
         if not isinstance(self.objective, Objective):
             raise UserError(
                 f"Train.objective is a {type(self.objective).__name__}, which is not an objective; "
                 "bind one of qac_jax/objectives, such as @mlm.Mlm()"
             )
-
-    def environment(self) -> dict[str, str]:
-        return self.monitoring.decisive()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.hub import parameters
@@ -132,14 +127,10 @@ class Train(Stage):
         )
         if initial is not None:
             initial = train.placed(initial, engine.abstract.params)
-        held_out: dict[str, Any] = {}
+        validation = None
         if (examined := inputs.get_artifact("validation")) is not None:
-            held_out["validation"] = train.validation_loader(
+            validation = train.validation_loader(
                 examined, self.reading, schedule.batch_size, engine, pack
-            )
-        if (asked := inputs.get_artifact("probe")) is not None:
-            held_out["probe"] = train.probe_loader(
-                asked, examples, self.monitoring, kind.lengths, mesh
             )
         work = out.scratch("training")  # of checkpoints and the log
         with data:
@@ -154,7 +145,7 @@ class Train(Stage):
                 schedule=optimizer.schedule(total),
                 pack=pack,
                 name=out.path.name,
-                **held_out,
+                validation=validation,
             )
         params = meshes.to_host(state.ema if schedule.ema else state.params)
         if meshes.is_first():

@@ -19,7 +19,7 @@ from etils import epath
 from qac_jax.data.loader import Loader
 from qac_jax.errors import UserError, nearest
 from qac_jax.training.mesh import announce
-from qac_jax.training.options import PROBE, Monitoring
+from qac_jax.training.options import Monitoring
 from qac_jax.training.step import Engine, State
 
 
@@ -96,14 +96,13 @@ class Best:
 
     def improves(self, step: int, measured: Mapping[str, float]) -> bool:
         """Whether this is a new best, which is then recorded."""
-        of_probe = any(name.startswith(PROBE) for name in measured)
-        if not self.measure or self.measure.startswith(PROBE) != of_probe:
+        if not self.measure:
             return False
         names = {name.removeprefix("validation/"): value for name, value in measured.items()}
         if self.measure not in names:
-            where = "the probe" if of_probe else "validation"
             raise UserError(
-                f"best={self.measure!r} is not measured in {where}; " + nearest(self.measure, names)
+                f"best={self.measure!r} is not measured in validation; "
+                + nearest(self.measure, names)
             )
         value = names[self.measure]
         smaller = "loss" in self.measure or "perplexity" in self.measure

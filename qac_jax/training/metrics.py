@@ -1,15 +1,13 @@
-"""What a run measures of itself, and where the figures go: log lines, `metrics.jsonl`, trackers."""
+"""What a run measures of itself, and where figures go: log, `metrics.jsonl`, TensorBoard."""
 
 import contextlib
-import hashlib
-import importlib
 import json
 import math
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import jax
 import numpy as np
@@ -19,24 +17,17 @@ from jax.sharding import Mesh
 from qac_jax import hardware
 from qac_jax.data.loader import Loader
 from qac_jax.errors import UserError
-from qac_jax.models.encoders import DualEncoder, DualEncoderConfig, backbone_of
-from qac_jax.objectives import towers
-from qac_jax.objectives.objective import Objective, Variables
-from qac_jax.progress import Metrics, Mirror, human, human_seconds
+from qac_jax.progress import human, human_seconds
 from qac_jax.training import mesh as meshes
 from qac_jax.training import step as steps
 from qac_jax.training.mesh import announce, is_first
-from qac_jax.training.options import PROBE, Monitoring
 from qac_jax.training.step import Engine, State
 
 
 Figures = dict[str, float]
 
-# In place of the settings, for all runs of a shell.
-TENSORBOARD_DIR, WANDB = "QAC_TENSORBOARD", "WANDB_PROJECT"
-# The folder of a profile, in a run's folder and in its artefact.
+# Folders of a run and of its artefact.
 PROFILE, TENSORBOARD = "profile", "tensorboard"
-_TOP = 10
 
 
 class Clock:
@@ -163,98 +154,58 @@ def shown(figures: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
-def metrics_file(path: epath.Path, mirrors: Sequence[Mirror] = ()) -> Metrics:
-    """The run's metrics file; processes but the first write to /dev/null."""
-    return Metrics(path if is_first() else epath.Path("/dev/null"), mirrors=mirrors)
+class Journal:
+    """`metrics.jsonl`, one object a line, and TensorBoard's files where wanted: of a run of this
+    name that begins behind `step`. The first of several processes writes them.
+
+    What was logged of later steps, which a resumed run does again, goes (TensorBoard hides it).
+    """
+
+    def __init__(self, folder: epath.Path, step: int, *, tensorboard: bool = False, name: str = ""):
+        self._lines: IO[str] | None = None
+        self._board: Any = None
+        if not is_first():
+            return
+        path = folder / "metrics.jsonl"
+        forget_after(path, step)
+        self._lines = path.open("a")
+        if tensorboard:
+            from tensorboardX import SummaryWriter
+
+            # Its own names have whole seconds, so a run that soon continues would lose some.
+            self._board = SummaryWriter(
+                os.fspath(folder / TENSORBOARD / name),
+                filename_suffix=f".{time.time_ns()}",
+                purge_step=step + 1,
+            )
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Writes at once, so that a killed run keeps what it had measured."""
+        numbers = {name: float(value) for name, value in figures.items()}
+        if self._lines is not None:
+            self._lines.write(json.dumps({"step": step, **numbers}) + "\n")
+            self._lines.flush()
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, step)
+            self._board.flush()
+
+    def close(self) -> None:
+        for file in (self._lines, self._board):
+            if file is not None:
+                file.close()
 
 
 def forget_after(path: epath.Path, step: int) -> None:
-    """Removes the lines of steps after `step`, which a resumed run will log again."""
-    if not (is_first() and path.exists()):
-        return
+    """Removes the lines of steps after `step`."""
     kept = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text().splitlines() if path.exists() else []:
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
         except ValueError:
             break  # the last line of a killed run may be incomplete
     path.write_text("".join(kept))
-
-
-def trackers(monitoring: Monitoring, name: str, folder: epath.Path) -> list[Mirror]:
-    """TensorBoard and Weights & Biases for a run of this name, in the first process of several.
-
-    They are opened before anything is compiled, so that what is missing is said at once.
-    """
-    if not is_first():
-        return []
-    mirrors: list[Mirror] = []
-    boards = [os.environ.get(TENSORBOARD_DIR), monitoring.tensorboard and folder / TENSORBOARD]
-    mirrors += [_TensorBoard(os.fspath(board), name) for board in boards if board]
-    if project := monitoring.wandb or os.environ.get(WANDB, ""):
-        mirrors.append(_Wandb(project, name))
-    return mirrors
-
-
-class _TensorBoard:
-    """A run in a folder of TensorBoard's event files.
-
-    Where a run continues, what earlier files have from its first step on is hidden.
-    """
-
-    def __init__(self, folder: str, name: str):
-        from tensorboardX import SummaryWriter
-
-        # Its own names have whole seconds, so a run that soon continues would write over itself.
-        unique = {"logdir": f"{folder}/{name}", "filename_suffix": f".{time.time_ns()}"}
-        self._make = lambda step: SummaryWriter(**unique, purge_step=step)
-        self._writer: Any = None
-        try:
-            epath.Path(f"{folder}/{name}").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"tensorboard={folder!r} cannot be written to ({error.strerror or error}); give a "
-                "folder for TensorBoard's files"
-            ) from error
-
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self._writer = self._writer or self._make(step)
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-class _Wandb:
-    """A run of Weights & Biases, the same one when training continues."""
-
-    def __init__(self, project: str, name: str):
-        try:
-            library: Any = importlib.import_module("wandb")
-        except ImportError as error:
-            raise UserError(
-                f"wandb={project!r} needs the package wandb, which is not installed; pip install "
-                "wandb, or leave the setting out"
-            ) from error
-        identity = hashlib.sha256(f"{project}/{os.path.abspath(name)}".encode()).hexdigest()[:16]
-        try:
-            self._run = library.init(project=project, name=name, id=identity, resume="allow")
-        except Exception as error:  # its own classes, which change with its version
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"wandb={project!r} cannot be opened ({reason}); run `wandb login`, or set "
-                "WANDB_MODE=offline, or leave the setting out"
-            ) from error
-
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self._run.log(dict(figures), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 # Measured beside the training.
@@ -278,94 +229,15 @@ class Validation:
         self._measure = engine.compile_measure(spec)
 
     def __call__(self, state: State) -> Figures:
-        variables = _averaged(self._engine, state)
+        variables = state.variables
+        if self._engine.ema:
+            variables = {**variables, "params": state.ema}
         self._data.restore(self._start)
         records = []
         for _ in range(self._count):
             batch = meshes.place(next(self._data), self._engine.mesh)
             records.append(self._measure(variables, batch))
         return {f"validation/{name}": v for name, v in _means(jax.device_get(records)).items()}
-
-
-class Probe:
-    """How well the encoder finds the passages of held-out questions, meanwhile: MRR, and the share
-    of questions whose passage is among the first ten.
-
-    Candidates are the passages of all questions of the probe, so its MRR is far higher than that of
-    a search in a corpus; what counts is where it stops rising.
-    """
-
-    def __init__(self, engine: Engine, data: Loader, monitoring: Monitoring):
-        self._engine, self._data, self._start = engine, data, data.state()
-        spec = meshes.whole_spec(data.spec, engine.mesh)
-        size = next(iter(spec.values())).shape[0]
-        self._batches = max(min(data.examples_per_epoch, monitoring.probe_questions) // size, 1)
-
-        def encode(variables: Variables, batch: Any) -> Any:
-            found = vectors(engine.objective, variables, batch, monitoring.probe_pooling)
-            return *found, batch["passages"][:, 0]
-
-        encoded = jax.jit(
-            encode,
-            in_shardings=(engine.shardings.variables, meshes.batch_sharding(engine.mesh)),
-            out_shardings=meshes.replicated(engine.mesh),
-        )
-        with meshes.use(engine.mesh, engine.rules):
-            self._encode = encoded.lower(engine.abstract.variables, spec).compile()
-
-    def __call__(self, state: State) -> Figures:
-        variables = _averaged(self._engine, state)
-        self._data.restore(self._start)
-        parts = []
-        for _ in range(self._batches):
-            batch = meshes.place(next(self._data), self._engine.mesh)
-            parts.append(jax.device_get(self._encode(variables, batch)))
-        found = ranks(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-        return {
-            f"{PROBE}mrr": float(np.mean(1 / found)),
-            f"{PROBE}recall@{_TOP}": float(np.mean(found <= _TOP)),
-        }
-
-
-def _averaged(engine: Engine, state: State) -> Variables:
-    """The variables with the EMA of the parameters, where the run has one."""
-    return {**state.variables, "params": state.ema} if engine.ema else state.variables
-
-
-def vectors(
-    objective: Objective, variables: Variables, batch: Any, pooling: str
-) -> tuple[jax.Array, jax.Array]:
-    """Queries [B, D] and passages [B, D] by the encoder that would be exported now.
-
-    A dual encoder has its own pooling; of another encoder's vectors the cosine is taken.
-    """
-    module, params = objective.export(variables)
-    if isinstance(module, DualEncoder):
-        model = module
-    elif (inside := backbone_of(module, params)) is not None:
-        config = DualEncoderConfig(inside[0].with_parts(), pooling=pooling, normalize=True)
-        model, params = towers.initialised(DualEncoder(config), module, params)
-    else:
-        raise UserError(
-            f"a {type(module).__name__} has no vectors of texts for a probe; leave out --probe"
-        )
-    inputs = {"params": params}
-    queries = model.apply(inputs, batch["query"], batch["query_length"], side="query")
-    ids, lengths = batch["passages"][:, 0], batch["passages_length"][:, 0]
-    passages = model.apply(inputs, ids, lengths, side="passage")
-    return queries, passages
-
-
-def ranks(queries: np.ndarray, passages: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """The rank of each query's passage [Q] among all different ones.
-
-    ids [Q, L] say which are the same. Of equal scores the own one is last, so that an encoder for
-    which all texts are one has no success.
-    """
-    _, first, own = np.unique(ids, axis=0, return_index=True, return_inverse=True)
-    scores = queries.astype(np.float32) @ passages[first].astype(np.float32).T
-    right = np.take_along_axis(scores, own.reshape(-1, 1), axis=1)
-    return (scores >= right).sum(axis=1)
 
 
 class Profile:

@@ -5,7 +5,6 @@ import dataclasses
 from qac_jax import extras
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.inference.settings import POOLINGS
 
 
 PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16", "float16")
@@ -13,9 +12,6 @@ OPTIMIZERS = ("adamw", "adamw_hf", "lamb", "lamb_paddle18")
 SCHEDULES = ("linear", "cosine", "constant", "paddle_jump")
 # Tables of sharding rules (mesh.py).
 RULES = ("default", "fsdp", "tensor", "replicated")
-
-# What begins the names of a probe's figures.
-PROBE = "probe/"
 
 # What `--help` of training lists of the settings that gin binds.
 OF_OBJECTIVE = {
@@ -94,38 +90,8 @@ class Monitoring:
     )
     validate_every: int = option(0, "steps between validations (0: at the end)")
     validation_batches: int = option(0, "batches of a validation (0: all)")
-    best: str = option(
-        "", "metric of validation, or probe/mrr, that chooses the result (default: the last step)"
-    )
+    best: str = option("", "metric of validation that chooses the result (default: the last step)")
     profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
     tensorboard: bool = option(
         False, "write TensorBoard's event files, below --out", affects_result=False
     )
-    wandb: str = option("", "project of Weights & Biases to log to", affects_result=False)
-    probe_every: int = option(
-        0, "steps between measurements of --probe (0: at the end)", affects_result=False
-    )
-    probe_questions: int = option(300, "questions of --probe that are asked", affects_result=False)
-    probe_pooling: str = option(
-        "cls",
-        "what of an encoder without a pooling of its own is a vector in the probe",
-        choices=POOLINGS,
-        affects_result=False,
-    )
-
-    def check_probe(self, examples: str) -> None:
-        """Raises UserError for settings of a probe that do not go together."""
-        if not examples and (self.probe_every or self.best.startswith(PROBE)):
-            chosen = f"best={self.best!r}" if self.best else f"probe_every={self.probe_every}"
-            raise UserError(f"{chosen} needs questions to ask; give --probe their examples")
-        if self.probe_every < 0 or self.probe_questions < 1:
-            raise UserError(
-                f"probe_every={self.probe_every} and probe_questions={self.probe_questions} are "
-                "not valid; expected 0 or more, and at least 1"
-            )
-
-    def decisive(self) -> dict[str, str]:
-        """The probe's settings where they choose the result."""
-        if not self.best.startswith(PROBE):
-            return {}
-        return {"probe": f"{self.probe_every} {self.probe_questions} {self.probe_pooling}"}

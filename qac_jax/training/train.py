@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
 
 from qac_jax import artifacts, hardware, processes
 from qac_jax.artifacts import Artifact, Writer
@@ -140,7 +139,6 @@ def train(
     *,
     identity: Mapping[str, Any],
     validation: Loader | None = None,
-    probe: Loader | None = None,
     schedule: Callable[[int], Any] | None = None,
     params: Any = None,
     pack: bool = False,
@@ -155,22 +153,17 @@ def train(
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     profile = metrics.Profile(monitoring.profile, folder / metrics.PROFILE, total_steps)
-    mirrors = metrics.trackers(monitoring, name or folder.name, folder)
     spec = meshes.whole_spec(data.spec, engine.mesh)
     known = hardware.find(engine.mesh.devices.flat[0].device_kind)
     step_flops = model_flops(engine.objective, spec) if known else None
     programs = Programs(engine, spec, pack)
-    measures: list[tuple[Callable[[State], metrics.Figures], int]] = []
+    validate = None
     if validation is not None:
         validate = metrics.Validation(engine, validation, monitoring.validation_batches)
-        measures.append((validate, monitoring.validate_every))
-    if probe is not None:
-        measures.append((metrics.Probe(engine, probe, monitoring), monitoring.probe_every))
 
     kept = Kept(folder, identity, engine, monitoring)
     state, step = kept.begin(engine, data, params, total_steps)
-    log = folder / "metrics.jsonl"
-    metrics.forget_after(log, step)
+    log = metrics.Journal(folder, step, tensorboard=monitoring.tensorboard, name=name)
 
     def now(every: int) -> bool:
         """Whether something that happens every N steps, and at the last step, happens now."""
@@ -178,7 +171,7 @@ def train(
 
     since_log: list[Any] = []
     clock = metrics.Clock(step)
-    with watch() as signals, metrics.metrics_file(log, mirrors) as file, kept.finishing():
+    with watch() as signals, contextlib.closing(log), kept.finishing():
         while step < total_steps:
             profile.begin(step, state)
             batch = _next(data, step, total_steps)
@@ -196,17 +189,16 @@ def train(
                 figures |= clock.rates(step, spec, step_flops, engine.mesh)
                 if schedule is not None:
                     figures["learning_rate"] = float(schedule(step - 1))
-                file.log(step, figures)
+                log.log(step, figures)
                 announce(metrics.log_line(step, total_steps, figures))
                 since_log.clear()
                 clock.restart(step)
-            for measure, every in measures:
-                if now(every):
-                    with clock.paused():
-                        measured = measure(state)
-                        file.log(step, measured)
-                        announce(f"step {step}: {metrics.shown(measured)}")
-                        kept.measured(step, state, measured)
+            if validate is not None and now(monitoring.validate_every):
+                with clock.paused():
+                    measured = validate(state)
+                    log.log(step, measured)
+                    announce(f"step {step}: {metrics.shown(measured)}")
+                    kept.measured(step, state, measured)
             stop = signals.stop(step)
             if stop or now(monitoring.save_every):
                 with clock.paused():
@@ -311,43 +303,6 @@ def validation_loader(
         workers=0,
         batch_size=meshes.largest_batch(engine.mesh, count, fills),
         host=meshes.my_part(engine.mesh),
-    )
-
-
-def probe_loader(
-    examples: Artifact,
-    trained: Artifact,
-    monitoring: Monitoring,
-    lengths: Mapping[str, int],
-    mesh: Mesh,
-) -> Loader:
-    """Questions with one passage each, cut to the lengths of the training's texts."""
-    if (task := examples.info.get("task")) != "triples":
-        raise UserError(
-            f"{examples.path} has examples of the task {task!r}; --probe expects questions with "
-            "their passages, as qac tokenize --task triples writes them"
-        )
-    if examples.info.get("tokenizer") != trained.info.get("tokenizer"):
-        raise UserError(
-            f"{examples.path} and {trained.path} have different vocabularies; make the examples of "
-            "--probe by qac tokenize with the same --tokenizer"
-        )
-    # What training calls such texts, and the limit in tokens if it has none.
-    like = {
-        "query": (("query", "context"), 32),
-        "passages": (("passages", "passage", "tokens"), 144),
-    }
-    limits = {}
-    for name, (names, usual) in like.items():
-        known = [lengths[other] for other in names if other in lengths]
-        limits[name] = known[0] if known else min([usual, *lengths.values()])
-    rows = meshes.largest_batch(mesh, min(examples.count, monitoring.probe_questions, 64))
-    return Loader(
-        os.fspath(examples.path),
-        reading=Reading(kind="triples", settings={"n_passages": 1}, lengths=limits),
-        batch_size=rows,
-        shuffle=False,
-        host=meshes.my_part(mesh),
     )
 
 

@@ -1,7 +1,6 @@
 """Progress on a terminal and elsewhere; metrics that survive a kill."""
 
 import io
-import json
 
 from qac_jax import progress
 
@@ -30,13 +29,3 @@ def test_a_log_sees_a_line_a_minute_and_the_end():
             bar.advance()
     assert stream.getvalue().count("\n") == 1
     assert "1,000/1,000" in stream.getvalue()
-
-
-def test_metrics_are_lines_that_are_there_at_once(tmp_path):
-    with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
-        metrics.log(1, {"loss": 2})
-        lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-        assert json.loads(lines[0]) == {"step": 1, "loss": 2.0}
-    with progress.Metrics(tmp_path / "metrics.jsonl") as metrics:
-        metrics.log(2, {"loss": 1})
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2

@@ -4,10 +4,8 @@ import dataclasses
 import itertools
 import json
 import struct
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import flax.linen as nn
@@ -23,7 +21,7 @@ from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec
 
-from qac_jax import cli, hardware, progress
+from qac_jax import cli, hardware
 from qac_jax.errors import UserError
 from qac_jax.hardware import Device
 from qac_jax.hub import weights
@@ -36,7 +34,6 @@ from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics, optimizers, step, train
 from qac_jax.training.checkpoints import Best, Checkpoints, averaged, plain
 from qac_jax.training.optimizers import OPTIMIZERS, Optimizer, freeze
-from qac_jax.training.options import Monitoring
 from qac_jax.training.step import LARGEST, LEAST, LOSS_SCALE, Engine, Scaling, overflows
 
 
@@ -447,37 +444,14 @@ def test_learning_rates_by_hand() -> None:
 # What is measured, and where it goes.
 
 
-def test_ranks_and_the_best_step() -> None:
-    """Of the same passage twice one counts; equal scores count against a query."""
-    ids = np.array([[1, 2], [3, 4], [1, 2], [5, 6]])
-    passages = np.eye(4)[[0, 1, 0, 2]]
-    queries = np.array([[3, 2, 1, 0], [3, 2, 1, 0], [1, 1, 0, 0], [9, 8, 7, 0]])
-    assert metrics.ranks(queries, passages, ids).tolist() == [1, 2, 2, 3]
-    assert metrics.ranks(np.zeros((4, 4)), passages, ids).tolist() == [3, 3, 3, 3]
-    best = Best("probe/mrr")
-    assert not best.improves(1, {"validation/loss": 0.5})
-    assert best.improves(2, {"probe/mrr": 0.5}) and not best.improves(3, {"probe/mrr": 0.4})
-    assert not Best("loss").improves(2, {"probe/mrr": 0.5})
-    with pytest.raises(UserError, match="not measured in the probe"):
-        Best("probe/mrl").improves(1, {"probe/mrr": 0.5})
-
-
-def test_probes_need_questions_and_change_no_key() -> None:
-    with pytest.raises(UserError, match="needs questions to ask; give --probe"):
-        Monitoring(best="probe/mrr").check_probe("")
+def test_the_best_step_and_windows_of_a_profile() -> None:
+    best = Best("loss")
+    assert best.improves(1, {"validation/loss": 0.5})
+    assert not best.improves(2, {"validation/loss": 0.6}) and best.step == 1
+    with pytest.raises(UserError, match="did you mean 'loss'"):
+        Best("los").improves(1, {"validation/loss": 0.5})
     with pytest.raises(UserError, match="profile='15:10' is not a window .* at most 5"):
         metrics.Profile("15:10", epath.Path("."), 5)
-    assert Monitoring(probe_every=5).decisive() == {}
-    assert Monitoring(probe_every=5, best="probe/mrr").decisive() == {"probe": "5 300 cls"}
-
-    def examples(task: str, tokenizer: str) -> Any:
-        return SimpleNamespace(path="held", info={"task": task, "tokenizer": tokenizer})
-
-    nothing: Any = (Monitoring(), {}, None)
-    with pytest.raises(UserError, match="task 'mlm'; --probe expects questions"):
-        train.probe_loader(examples("mlm", "a"), examples("mlm", "a"), *nothing)
-    with pytest.raises(UserError, match="different vocabularies"):
-        train.probe_loader(examples("triples", "b"), examples("mlm", "a"), *nothing)
 
 
 def events(folder: Path) -> list[tuple[int, str, float]]:
@@ -495,71 +469,41 @@ def events(folder: Path) -> list[tuple[int, str, float]]:
     return found
 
 
-def test_figures_go_to_tensorboard_and_a_run_that_continues_hides_what_it_does_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_figures_are_there_at_once_and_a_run_that_continues_replaces_what_it_does_again(
+    tmp_path: Path,
 ) -> None:
-    assert metrics.trackers(Monitoring(), "run", tmp_path) == []
-    for step_, monitoring in ((5, Monitoring(tensorboard=True)), (3, Monitoring())):
-        mirrors = metrics.trackers(monitoring, "run", tmp_path)
-        with progress.Metrics(tmp_path / "metrics.jsonl", mirrors=mirrors) as file:
-            file.log(step_, {"loss": 2.5, "validation/mrr": 0.25})
-        monkeypatch.setenv(metrics.TENSORBOARD_DIR, str(tmp_path / metrics.TENSORBOARD))
-    first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
-    assert json.loads(first) == {"step": 5, "loss": 2.5, "validation/mrr": 0.25}
-    assert sorted(events(tmp_path / metrics.TENSORBOARD / "run")) == sorted(
-        (step_, *pair)
-        for step_ in (3, 5)
-        for pair in (("start", 0.0), ("loss", 2.5), ("validation/mrr", 0.25))
-    )
-
-
-def test_weights_and_biases_get_the_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Any] = []
-
-    def init(**settings: Any) -> SimpleNamespace:
-        if settings["project"] == "closed":
-            raise RuntimeError("api_key not configured\n(no-tty)")
-        return SimpleNamespace(
-            log=lambda figures, step: seen.append((step, figures)),
-            finish=lambda: seen.append("finished"),
-        )
-
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    (mirror,) = metrics.trackers(Monitoring(wandb="mine"), "retriever", tmp_path)
-    mirror.log(3, {"loss": 1.0})
-    mirror.close()
-    assert seen == [(3, {"loss": 1.0}), "finished"]
-    with pytest.raises(UserError, match="not configured .no-tty.*run `wandb login`"):
-        metrics.trackers(Monitoring(wandb="closed"), "retriever", tmp_path)
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="pip install wandb, or leave"):
-        metrics.trackers(Monitoring(wandb="mine"), "retriever", tmp_path)
+    folder, figures = epath.Path(tmp_path), {"loss": 2.5, "validation/accuracy": 0.25}
+    for begins, number in ((0, 5), (2, 3)):
+        journal = metrics.Journal(folder, begins, tensorboard=True, name="run")
+        journal.log(number, figures)
+        (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        assert json.loads(line) == {"step": number, **figures}
+        journal.close()
+    expected = [(step_, "start", 0.0) for step_ in (1, 3)]
+    expected += [(step_, *pair) for step_ in (3, 5) for pair in figures.items()]
+    assert sorted(events(tmp_path / metrics.TENSORBOARD / "run")) == sorted(expected)
 
 
 @pytest.mark.slow
 def test_a_training_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Log, metrics, TensorBoard, report and trace; the best step is the result."""
     words = toy_examples.tokenized(tmp_path, "mlm")
-    asked = toy_examples.tokenized(tmp_path, "triples", random_negatives=0)
     out = tmp_path / "run" / "model"
     gin = Path(__file__).parents[1] / "toy_mlm.gin"
     command = ["pretrain", "--gin_file", gin, "--gin.bert.BertConfig.vocab_size=128"]
-    command += ["--examples", words.path, "--probe", asked.path, "--probe_every", 1]
-    command += ["--best", "probe/mrr", "--probe_questions", 16, "--tensorboard"]
-    command += ["--profile", "0:1", "--steps", 2, "--log_every", 1, "--out", out]
+    command += ["--examples", words.path, "--validation", words.path, "--validate_every", 1]
+    command += ["--best", "loss", "--tensorboard", "--profile", "0:1"]
+    command += ["--steps", 2, "--log_every", 1, "--out", out]
     assert cli.main([str(word) for word in command]) == 0
     said = capsys.readouterr().err
-    assert "step 1: probe/mrr" in said and f"the trace is in {out / 'profile'}" in said
+    assert "step 1: validation/loss" in said and f"the trace is in {out / 'profile'}" in said
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    measured = [row["probe/mrr"] for row in rows if "probe/mrr" in row]
-    assert len(measured) == 2 and all(0 < value <= 1 for value in measured)
+    assert len([row for row in rows if "validation/loss" in row]) == 2
     (file,) = (out / "tensorboard" / "model").iterdir()
-    assert b"probe/mrr" in file.read_bytes()
+    assert b"validation/loss" in file.read_bytes()
     assert list((out / "profile").rglob("*.xplane.pb"))
     assert cli.main(["report", "--folder", str(out.parent), "--out", str(tmp_path / "page")]) == 0
-    assert "probe/mrr by step" in (tmp_path / "page" / "report.html").read_text()
+    assert "loss by step" in (tmp_path / "page" / "report.html").read_text()
 
 
 # What is kept.
