@@ -12,7 +12,6 @@ def archive(path: Path, description: bytes, storages: dict[str, bytes], **option
     """A file as torch.save writes it, made by hand."""
     with zipfile.ZipFile(path, "w", **options) as file:
         file.writestr("archive/data.pkl", description)
-        file.writestr("archive/byteorder", "little")
         for name, raw in storages.items():
             file.writestr(f"archive/data/{name}", raw)
     return path

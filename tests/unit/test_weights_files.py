@@ -18,13 +18,13 @@ from qac_jax.hub import torch_files, weights
 
 
 FLOATS = np.arange(6, dtype=np.float32)
+STORAGES = {"0": FLOATS.tobytes()}
 
 
 def test_reads_tensors_views_and_parameters(tmp_path: Path) -> None:
     parameter = Call(Global("torch._utils", "_rebuild_parameter"), tensor(), True, OrderedDict())
     state = {"w": tensor(), "t": tensor(shape=(3, 2), strides=(1, 3)), "p": parameter, "n": 7}
-    file = archive(tmp_path / "m.bin", pickled(state), {"0": FLOATS.tobytes()})
-    found = torch_files.read(file)
+    found = torch_files.read(archive(tmp_path / "m.bin", pickled({"model": state}), STORAGES))
     assert found.keys() == {"w", "t", "p"}
     np.testing.assert_array_equal(found["w"], FLOATS.reshape(2, 3))
     np.testing.assert_array_equal(found["t"], FLOATS.reshape(2, 3).T)
@@ -33,8 +33,7 @@ def test_reads_tensors_views_and_parameters(tmp_path: Path) -> None:
 
 def test_reads_what_torch_writes(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    linear = torch.nn.Linear(3, 2)
-    state = linear.state_dict() | {
+    state = torch.nn.Linear(3, 2).state_dict() | {
         "half": torch.arange(4).to(torch.bfloat16),
         "whole": torch.arange(5),
         "scalar": torch.tensor(2.5, dtype=torch.float64),
@@ -44,10 +43,8 @@ def test_reads_what_torch_writes(tmp_path: Path) -> None:
     found = torch_files.read(tmp_path / "m.bin")
     assert found.keys() == state.keys()
     for name, value in state.items():
-        assert found[name].shape == tuple(value.shape), name
-        np.testing.assert_array_equal(
-            found[name].astype(np.float64), value.detach().to(torch.float64).numpy(), err_msg=name
-        )
+        wide = value.detach().to(torch.float64).numpy()
+        np.testing.assert_array_equal(found[name].astype(np.float64), wide, err_msg=name)
     assert found["half"].dtype == ml_dtypes.bfloat16
 
 
@@ -55,7 +52,7 @@ def test_malicious_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     for function in (("os", "system"), ("builtins", "eval"), ("torch", "load")):
         attack = Call(Global(*function), f"touch {proof}")
-        file = archive(tmp_path / "m.bin", pickled({"w": tensor(), "x": attack}), {"0": b"\0" * 24})
+        file = archive(tmp_path / "m.bin", pickled({"w": tensor(), "x": attack}), STORAGES)
         with pytest.raises(UserError, match=f"refused.*{'.'.join(function)}"):
             torch_files.read(file)
     assert not proof.exists()
@@ -67,49 +64,41 @@ def test_malicious_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
 def test_damage_is_said(tmp_path: Path) -> None:
     for bad in (
         tensor(size=7),
+        tensor(size=1 << 80),
         tensor(offset=1),
         tensor(offset=-1),
         tensor(shape=(2, 4)),
         tensor(shape=(1 << 40, 1), strides=(0, 1)),
         tensor(strides=(3, -1)),
         tensor(strides=(3,)),
-        tensor(member="../../etc/passwd"),
         Call(Global("torch._utils", "_rebuild_tensor_v2"), "no storage", 0, (2,), (1,)),
     ):
-        file = archive(tmp_path / "m.bin", pickled({"w": bad}), {"0": FLOATS.tobytes()})
-        with pytest.raises(UserError, match="damaged"):
+        file = archive(tmp_path / "m.bin", pickled({"w": bad}), STORAGES)
+        with pytest.raises(UserError, match="tensor w does not fit its storage"):
             torch_files.read(file)
 
 
 def test_other_archives_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.bin"
-    for content in (b"", b"\x80\x02junk", pickle.dumps({"w": 1})):
+    for content in (b"", pickle.dumps({"w": 1})):
         path.write_bytes(content)
         with pytest.raises(UserError, match="not a zip archive"):
             torch_files.read(path)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "hello")
-    with pytest.raises(UserError, match="no data.pkl"):
+    with pytest.raises(UserError, match="data.pkl is missing"):
         torch_files.read(path)
     for description, message in (
         (pickled({"epoch": 3}), "no named tensors"),
-        (b"\x80\x02}q", "cannot be read"),
+        (b"\x80\x02}q", "its pickle is damaged"),
         (pickled({"w": tensor(kind="QInt8Storage")}), "QInt8Storage"),
+        (pickled({"w": tensor(member="../../etc/passwd")}), "etc/passwd is missing"),
     ):
         with pytest.raises(UserError, match=message):
-            torch_files.read(archive(path, description, {}))
-    storages = {"0": FLOATS.tobytes()}
-    packed = archive(path, pickled({"w": tensor()}), storages, compression=zipfile.ZIP_DEFLATED)
-    with pytest.raises(UserError, match="cut off"):
+            torch_files.read(archive(path, description, STORAGES))
+    packed = archive(path, pickled({"w": tensor()}), STORAGES, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(UserError, match="compressed"):
         torch_files.read(packed)
-
-
-def test_big_endian(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "m.bin", "w") as file:
-        file.writestr("m/data.pkl", pickled({"w": tensor()}))
-        file.writestr("m/byteorder", "big")
-        file.writestr("m/data/0", FLOATS.astype(">f4").tobytes())
-    np.testing.assert_array_equal(torch_files.read(tmp_path / "m.bin")["w"], FLOATS.reshape(2, 3))
 
 
 def test_half_precision_becomes_float32(tmp_path: Path) -> None:
@@ -127,7 +116,7 @@ def test_shards(ending: str, tmp_path: Path) -> None:
     placed = {"a": f"part-1.{ending}", "b": f"part-2.{ending}"}
     for key, file in placed.items():
         if ending == "bin":
-            archive(tmp_path / file, pickled({key: tensor()}), {"0": FLOATS.tobytes()})
+            archive(tmp_path / file, pickled({key: tensor()}), STORAGES)
         else:
             weights.write_file(tmp_path / file, {key: FLOATS})
     index = tmp_path / f"{name}.index.json"
