@@ -5,14 +5,10 @@
     names.folder("owner/name@v1.0")      a model at the Hugging Face Hub: a branch, tag or commit
     names.folder("hf:owner/name")        the same, even if there is a folder of that name here
 
-A model of the Hub is taken from its cache, or downloaded into it: no more files than are read here.
-The cache (HF_HOME and HF_HUB_CACHE say where) holds
-
-    models--owner--name/refs/main           the commit that a branch or tag stands for
-    models--owner--name/snapshots/COMMIT    the files of a commit, as links into `blobs`
+A model of the Hub comes through huggingface_hub and its cache (HF_HOME and HF_HUB_CACHE say where):
+no more files than are read here.
 """
 
-import difflib
 import functools
 import importlib.util
 import json
@@ -44,7 +40,6 @@ TOKENIZER_FILES = (
 # Where a model folder may have its tokenizer.
 TOKENIZER_PLACES = ("tokenizer", ".", "0_Transformer", "passage")
 
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _DESCRIBED = ("*.json", "*.txt", "*.model")
 # The same model in other libraries' forms.
 _OTHER_FORMS = ("onnx", "openvino", "coreml", "original")
@@ -97,7 +92,7 @@ def _minilm() -> str:
     return os.path.join(list(spec.submodule_search_locations)[0], "model")
 
 
-# The Hub's cache on this machine: which repositories and revisions it holds.
+# The Hub's cache on this machine.
 
 MAIN = "main"
 
@@ -111,19 +106,19 @@ def cache_folder() -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
-def revisions(name: str, kind: str = "model") -> dict[str, str]:
-    """Branch or tag -> commit, of those that the cache knows."""
-    refs = _repository(name, kind) / "refs"
-    files = sorted(path for path in refs.rglob("*") if path.is_file())
-    return {path.relative_to(refs).as_posix(): path.read_text().strip() for path in files}
-
-
-def snapshot(name: str, revision: str = "", kind: str = "model") -> Path | None:
+def snapshot(name: str, revision: str = "") -> Path | None:
     """The folder of a revision (a branch, a tag or a commit; "": main), None if there is none."""
-    revision = revision or MAIN
-    commit = revision if _COMMIT.fullmatch(revision) else revisions(name, kind).get(revision, "")
-    place = _repository(name, kind) / "snapshots" / commit
-    return place if commit and place.is_dir() else None
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                name, revision=revision or None, local_files_only=True
+            )
+        )
+    except errors.LocalEntryNotFoundError:
+        return None
 
 
 def origin(path: Path) -> tuple[str, str] | None:
@@ -152,10 +147,6 @@ def refuse_foreign_link(file: Path) -> None:
         )
 
 
-def _repository(name: str, kind: str) -> Path:
-    return cache_folder() / f"{kind}s--{name.replace('/', '--')}"
-
-
 class HubName(NamedTuple):
     """owner/name@revision; without a revision: the branch main."""
 
@@ -164,12 +155,6 @@ class HubName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}@{self.revision}" if self.revision else self.name
-
-    @property
-    def command(self) -> str:
-        """What downloads it."""
-        revision = f" --revision {self.revision}" if self.revision else ""
-        return f"`hf download {self.name}{revision}`"
 
 
 def parsed(text: str) -> HubName | None:
@@ -190,26 +175,22 @@ def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
     name = None if os.path.exists(text) else parsed(text)
     if name is None:
         raise UserError(f"there is no folder {text}; give a model's folder or its name at the Hub")
-    owner = name.name.partition("/")[0]
-    local = owner != name.name and not name.revision and os.path.isdir(owner)
-    if local and not text.startswith(HUB) and snapshot(name.name) is None:
-        close = difflib.get_close_matches(os.path.basename(text), os.listdir(owner), n=1)
-        meant = f"did you mean {owner}/{close[0]}? Or" if close else "give an existing folder, or"
+    owner, _, rest = name.name.partition("/")
+    local = bool(rest) and not text.startswith(HUB) and os.path.isdir(owner)
+    if local and snapshot(*name) is None:
         raise UserError(
-            f"there is no folder {text}, though there is a folder {owner}; {meant} write "
-            f"{HUB}{name} for the model at the Hugging Face Hub"
+            f"there is no folder {text}, though there is a folder {owner}; give an existing "
+            f"folder, or {HUB}{name} for the model at the Hugging Face Hub"
         )
     try:
         return _snapshot(name, want, str(cache_folder()))
     except UserError as error:
-        close = difflib.get_close_matches(text, shipped_names(), n=1)
-        hint = f"; did you mean {SHIPPED}{close[0]}?" if close else ""
-        if want == TOKENIZER:
-            raise UserError(
-                f"tokenizer {text!r} is neither a folder nor one that is shipped "
-                f"({', '.join(tokenizers.shipped())}): {error}{hint}"
-            ) from error
-        raise UserError(f"{error}{hint}") from error
+        if rest:
+            raise
+        ships = f"{SHIPPED}NAME: {nearest(text, shipped_names())}"
+        raise UserError(
+            f"{text!r} is neither a folder nor what ships ({ships}), and {error}"
+        ) from error
 
 
 def located(text: str, want: str = MODEL) -> str:
@@ -267,8 +248,9 @@ def _data_commit(name: HubName, cache: str) -> str:
         info = huggingface_hub.HfApi().dataset_info(name.name, revision=name.revision or None)
         return str(info.sha or "")
     except Exception:  # no network, or refused: what the cache last saw
-        known = revisions(name.name, "dataset")
-        return known.get(name.revision or MAIN, "")
+        repository = f"datasets--{name.name.replace('/', '--')}"
+        seen = cache_folder() / repository / "refs" / (name.revision or MAIN)
+        return seen.read_text().strip() if seen.is_file() else ""
 
 
 def forget() -> None:
@@ -277,52 +259,30 @@ def forget() -> None:
     _data_commit.cache_clear()
 
 
-def lacking(place: Path, want: str = MODEL) -> str:
-    """The first file that a model folder would need and does not have; "" where it has all."""
-    if want == TOKENIZER:
-        return "" if tokenizer_folder(place) else TOKENIZER_FILES[0]
-    parts = list(described(place))
-    if not parts:
-        return "config.json"
-    return next((file for part in parts for file in _lacking_weights(place, part)), "")
-
-
 @functools.lru_cache(maxsize=64)
 def _snapshot(name: HubName, want: str, cache: str) -> Path:
     """The folder of a revision, looked up once a process, so that a run uses one commit."""
     del cache
-    place, why = snapshot(*name), ""
-    # A commit never changes: where all of it is here, nobody needs to be asked.
-    if place is None or not _COMMIT.fullmatch(name.revision) or lacking(place, want):
-        place, why = _downloaded(name, want)
-        place = place or snapshot(*name)
-    if place is None:
-        problem = f"there is no folder {name}, and the Hub's cache {cache_folder()} "
-        if known := revisions(name.name):
-            wanted = name.revision or MAIN
-            problem += (
-                f"holds {name.name} but not its revision {wanted} (it has {', '.join(known)})"
-            )
-        else:
-            problem += "does not hold a model of that name"
+    try:
+        place = _downloaded(name, want)
+    except Exception as error:  # no such model, no network, a proxy, …: many types, one meaning
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk is full, or the folder is not ours
+        why = " ".join(str(error).split())[:300]
         raise UserError(
-            f"{problem}; {why}: run {name.command} where it can be, or pass the path of a model's "
-            "folder"
-        )
-    if file := lacking(place, want):
-        raise UserError(
-            f"{name} is not complete: {place} has no {file}; run {name.command} where there is a "
-            "network, or pass the path of another folder"
-        )
+            f"there is no folder {name}, and the Hub's cache {cache_folder()} does not hold it "
+            f"({type(error).__name__}: {why}); check the name and the revision, log in with `hf "
+            f"auth login` if it is private, or run `hf download {name.name}` where there is a "
+            "network"
+        ) from error
     if place.name != name.revision:
         progress.say(f"{name} is commit {place.name}")
     return place
 
 
-def _downloaded(name: HubName, want: str) -> tuple[Path | None, str]:
-    """The folder of a revision as the Hub has it now; where it cannot be reached: None, and why."""
+def _downloaded(name: HubName, want: str) -> Path:
+    """The folder of a revision as the Hub has it now, or where it cannot be reached, the cache."""
     import huggingface_hub
-    from huggingface_hub import errors
 
     def fetch(patterns: list[str]) -> Path:
         folder = huggingface_hub.snapshot_download(
@@ -333,37 +293,14 @@ def _downloaded(name: HubName, want: str) -> tuple[Path | None, str]:
         )
         return Path(folder)
 
-    try:
-        if want == TOKENIZER:
-            return fetch(
-                ["config.json", *TOKENIZER_FILES, *(f"*/{f}" for f in TOKENIZER_FILES)]
-            ), ""
-        place = fetch([*_DESCRIBED, "*.safetensors"])
-        # Only a part without safetensors is read from PyTorch's files, which are as large.
-        bare = [part for part in described(place) if any(_lacking_weights(place, part))]
-        if bare:
-            fetch([os.path.normpath(f"{part}/pytorch_model*.bin") for part in bare])
-        return place, ""
-    except errors.RevisionNotFoundError as error:
-        raise UserError(
-            f"the Hugging Face Hub has {name.name}, but not its revision {name.revision!r}; give a "
-            "branch, a tag or a whole commit of it"
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.GatedRepoError) as error:
-        if snapshot(*name):
-            return None, ""
-        raise UserError(
-            f"there is no folder {name}, and the Hugging Face Hub does not show you a model of "
-            f"that name ({type(error).__name__}); check the name, or log in with `hf auth login` "
-            "if it is private"
-        ) from error
-    except (TypeError, AttributeError):
-        raise
-    except Exception as error:  # no network, a proxy, a server: many types, one meaning
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk is full, or the folder is not ours
-        kind = type(error.__cause__ or error).__name__
-        return None, f"the Hub cannot be reached from here ({kind})"
+    if want == TOKENIZER:
+        return fetch(["config.json", *TOKENIZER_FILES, *(f"*/{f}" for f in TOKENIZER_FILES)])
+    place = fetch([*_DESCRIBED, "*.safetensors"])
+    # Only a part without safetensors is read from PyTorch's files, which are as large.
+    bare = [part for part in described(place) if not any((place / part).glob("*.safetensors"))]
+    if bare:
+        fetch([os.path.normpath(f"{part}/pytorch_model*.bin") for part in bare])
+    return place
 
 
 def described(place: Path) -> Iterator[str]:
@@ -374,20 +311,6 @@ def described(place: Path) -> Iterator[str]:
             raw = read_json(file)
             if "model_type" in raw or "in_features" in raw:
                 yield part.as_posix()
-
-
-def _lacking_weights(place: Path, part: str) -> Iterator[str]:
-    """The weight files that are missing in a part of a model folder."""
-    inside = place / part
-    for name in _WEIGHTS:
-        index = inside / f"{name}.index.json"
-        if (inside / name).is_file():
-            return
-        if index.is_file():
-            shards = sorted(set(read_json(index).get("weight_map", {}).values()))
-            yield from (s for s in shards if not (inside / s).is_file())
-            return
-    yield os.path.normpath(f"{part}/{_WEIGHTS[0]}")
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -403,29 +326,30 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 class Local(NamedTuple):
-    """A name that is known here; `lacks` says why it cannot be used as it is, and what helps."""
+    """A name that is known here."""
 
     name: str
     what: str
     path: str
-    lacks: str = ""
 
 
 def known_names() -> Iterator[Local]:
-    """Everything that is known here by a name, usable or not."""
+    """Everything that can be used here by a name."""
     for name in shipped_names():
         path = Path(shipped_folder(name))
         model = _kinds(path) if path.is_dir() else "questions"
         yield Local(f"{SHIPPED}{name}", model or "vocabulary", str(path))
-    for repository in sorted(cache_folder().glob("models--*")):
-        name = repository.name.removeprefix("models--").replace("--", "/")
-        for revision in revisions(name):
-            wanted = HubName(name, "" if revision == MAIN else revision)
-            place = snapshot(name, revision)
-            missing = "every file" if place is None else lacking(place)
-            lacks = f"{missing} is missing; run {wanted.command}" if missing else ""
-            what = "" if place is None else _kinds(place)
-            yield Local(str(wanted), what or "model", str(place or ""), lacks)
+    if not cache_folder().is_dir():
+        return
+    from huggingface_hub import scan_cache_dir
+
+    for repo in sorted(scan_cache_dir(cache_folder()).repos, key=lambda repo: repo.repo_id):
+        for ref, revision in sorted(repo.refs.items()):
+            what = _kinds(revision.snapshot_path)
+            held = {file.file_path.suffix for file in revision.files}
+            if repo.repo_type == "model" and what and held & {".safetensors", ".bin"}:
+                known = HubName(repo.repo_id, "" if ref == MAIN else ref)
+                yield Local(str(known), what, str(revision.snapshot_path))
 
 
 def _kinds(place: Path) -> str:

@@ -47,8 +47,7 @@ def run(as_json: bool) -> int:
         try:
             known = [*names.known_names()]
         except OSError as error:  # a cache that only others may read
-            lacks = f"{type(error).__name__}: {error}"
-            known = [names.Local("names", "not listed", "", lacks)]
+            known = [names.Local("names", f"not listed: {type(error).__name__}: {error}", "")]
         answers = child.communicate()[0]
     brought = extras.listed()
     found |= dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
@@ -63,8 +62,7 @@ def run(as_json: bool) -> int:
             },
             "broken": broken,
             "cache": str(names.cache_folder()),
-            "names": [one._asdict() for one in known if not one.lacks],
-            "unusable": [one._asdict() for one in known if one.lacks],
+            "names": [one._asdict() for one in known],
             "extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()},
         }
         print(json.dumps(record, indent=1))
@@ -80,9 +78,8 @@ def run(as_json: bool) -> int:
         words = (f"{one.name} {one.version or '(not installed)'}" for one in packages)
         print(f"{state:<7} {name:<20} {', '.join(words)}")
     print(f"\nnames that need no network (models of the Hub: {names.cache_folder()}):")
-    for one in sorted(known, key=lambda one: bool(one.lacks)):
-        state, why = ("no", f": {one.lacks}") if one.lacks else ("ok", "")
-        print(f"{state:<7} {one.name:<40} {one.what}{why}")
+    for one in known:
+        print(f"{one.name:<48} {one.what}")
     print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
     return 1 if broken else 0
 

@@ -159,7 +159,7 @@ def test_mistakes_are_one_sentence(tmp_path, capsys, monkeypatch):
         "--documents . --short_span_probability 2.0": "not a probability",
         "--documents . --options x": "not of the form name=value",
         "--documents nowhere.jsonl": "nowhere.jsonl does not exist",
-        "--documents . --tokenizer bert": "neither a folder nor one that is shipped",
+        "--documents . --tokenizer bert": "neither a folder nor what ships",
         "--documents . --cut words": "'words' is not one of auto, sentences",
     }.items():
         assert said in complaint(capsys, "--out", tmp_path / "A", *flags.split())

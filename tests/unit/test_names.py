@@ -1,7 +1,6 @@
 """Names of models: folders, what ships, and a fake cache of the Hugging Face Hub."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,15 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Hub:
     old = toy_hub.add(cache, "tiny/encoder", folders["old"], refs=("v1.0", "pr/7"))
     new = toy_hub.add(cache, "tiny/encoder", folders["new"], refs=("main",))
     toy_hub.add(cache, "tiny/cross", folders["cross"])
-    toy_hub.add(cache, "tiny/bare", folders["old"], without=("model.safetensors",))
     toy_hub.add(cache, "tiny/words", folders["old"], without=("model.safetensors", "config.json"))
-    sharded = root / "sharded"
-    sharded.mkdir()
-    (sharded / "config.json").write_text((folders["old"] / "config.json").read_text())
-    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    (sharded / shards["a"]).write_bytes(b"half")
-    toy_hub.add(cache, "tiny/sharded", sharded)
     return Hub(cache, old, new, folders)
 
 
@@ -65,7 +56,6 @@ def test_revisions(hub: Hub) -> None:
         assert names.folder(text) == hub.snapshot(hub.new), text
     for text in ("tiny/encoder@v1.0", "tiny/encoder@pr/7", f"hf:tiny/encoder@{hub.old}"):
         assert names.folder(text) == hub.snapshot(hub.old), text
-    assert names.revisions("tiny/encoder") == {"main": hub.new, "pr/7": hub.old, "v1.0": hub.old}
     assert names.pinned(names.folder("tiny/encoder@v1.0")) == f"tiny/encoder@{hub.old}"
     assert names.pinned("out/retriever") == "out/retriever"
 
@@ -78,8 +68,6 @@ def test_a_folder_comes_first(hub: Hub, tmp_path: Path) -> None:
     assert names.folder("tiny/cross").name == names.folder("hf:tiny/cross").name
     with pytest.raises(UserError, match=r"no folder tiny/absent, though .* tiny; .*hf:tiny/absent"):
         names.folder("tiny/absent")
-    with pytest.raises(UserError, match=r"no folder tiny/encodr, .*did you mean tiny/encoder\?"):
-        names.folder("tiny/encodr")
 
 
 def test_what_is_missing_is_one_sentence(hub: Hub) -> None:
@@ -88,18 +76,10 @@ def test_what_is_missing_is_one_sentence(hub: Hub) -> None:
             "tiny/absent",
             "no folder tiny/absent, .*{cache} does not hold.*`hf download tiny/absent`",
         ),
-        (
-            "tiny/encoder@v2",
-            r"{cache} holds tiny/encoder but not its revision v2 \(it has main, pr/7, v1.0\)"
-            ".*`hf download tiny/encoder --revision v2`",
-        ),
-        ("tiny/encoder@" + "0" * 40, "not its revision 0000.*`hf download tiny/encoder --revision"),
-        ("tiny/bare", "tiny/bare is not complete: .* no model.safetensors; run `hf download"),
-        ("tiny/sharded", "no model-00002-of-00002.safetensors; run `hf download tiny/sharded`"),
-        ("tiny/words", "no config.json; run `hf download tiny/words`"),
+        ("tiny/encoder@v2", "no folder tiny/encoder@v2, .*{cache} does not hold it"),
         ("no/such/name", "there is no folder no/such/name"),
         ("shipped:qgem", "does not come with this version; did you mean 'qgen'"),
-        ("minilms", "did you mean shipped:minilm"),
+        ("minilms", "neither a folder nor what ships .*did you mean 'minilm'"),
     ]:
         with pytest.raises(UserError, match=sentence.format(cache=hub.cache)) as error:
             names.folder(text)
@@ -150,7 +130,7 @@ def test_a_tokenizer_needs_no_weights(hub: Hub) -> None:
     for name in ("shipped:wordpiece-16k", "wordpiece-16k"):
         named = inputs.resolved(dataclasses.replace(stage, tokenizer=name))
         assert tokenizers.load(named.tokenizer).identity == tokenizers.load().identity
-    with pytest.raises(UserError, match="'wordpice-16k' is neither .*did you mean shipped:wordp"):
+    with pytest.raises(UserError, match="'wordpice-16k' is neither .*did you mean 'wordpiece-16k'"):
         inputs.resolved(dataclasses.replace(stage, tokenizer="wordpice-16k"))
 
 
