@@ -38,13 +38,13 @@ _TEXT_SIGNATURE = re.compile(r"\s*\w+\(((?!\n\n).)*?\)\s*\n--\s*\n", re.DOTALL)
 _TABLE_RULE = re.compile(r"^\s*(\+[-=+]{4,}|[=-]{2,}(\s+[=-]{2,})+)\s*$")
 _SIGNATURE = re.compile(r"^[\w.]+\(.*\)(\s*->.*)?\.?$", re.DOTALL)
 _BULLET = re.compile(r"^([-*+•]|\d+[.)]|\[\d+\]|\.\. \[\w+\])\s+")
-_FIELD = re.compile(r"^:(\w+)([^:`]*):(?!`|\w+:`)\s*")
+_FIELD = re.compile(r"^:(\w+)\b([^:`]*):(?!`|\w+:`)\s*")
 _ARGUMENT = re.compile(r"^\*{0,2}\w+(\s\([^()]*\))?:\s+\S|^[\w.]+\s+--?\s+\S")
 _DIRECTIVE = re.compile(r"^\.\. ([\w:-]+)::\s*(.*)$")
 _REMARK = ("note", "warning", "tip", "important", "caution", "rubric", "hint")
 _ANNOUNCES = re.compile(r"::$|^\s*\.\. (code|code-block|sourcecode|math|testcode)::")
 _TARGET = re.compile(r"^\.\. _[^:]+:")
-_ROLE = re.compile(r":[\w:+-]+:`(?:([^`<]+?)\s*<[^`>]*>|~?\.?([^`]*))`")
+_ROLE = re.compile(r":[\w:+-]{1,60}:`(?:([^`<]+?)\s*<[^`>]*>|~?\.?([^`]*))`")
 _CROSS_REFERENCE = re.compile(r":(?:\w+:)?(?:func|class|meth|mod|obj|attr|data):`[~.!]*([\w.]+)`")
 _SEE_ALSO = re.compile(r"^(\s*)\.\. seealso::(.*)$")
 _LITERAL = re.compile(r"``([^`]+)``|`~?([^`<>]+?)(?:\s*<[^`>]*>)?`_{0,2}")
@@ -66,7 +66,7 @@ def parse(text: str) -> Docstring:
         if heading.lower() == "see also":
             see_also.extend(_see_also(lines))
             continue
-        body = "\n\n".join(_paragraphs(lines))
+        body = "\n\n".join(paragraphs(lines))
         if body:
             rendered.append((heading, f"{heading}:\n{body}" if heading else body))
     if not rendered:
@@ -105,7 +105,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
+def paragraphs(lines: Sequence[str]) -> Iterator[str]:
     """Paragraphs with their prose unwrapped and their code as it stands."""
     block: list[str] = []
     literal: int | None = None  # the indent of the line that announced a literal block
@@ -127,18 +127,11 @@ def _paragraph(block: Sequence[str], code: bool) -> Iterator[str]:
         margin = min(map(_indent, block))
         yield "\n".join(line[margin:] for line in block)
         return
-    lines: list[str] = []
-    prose: list[bool] = []
-    joinable, hanging, previous = False, False, 0
-    doctest, directive, margin = False, False, 0
-    for line in block:
+    first = next((n for n, line in enumerate(block) if line.lstrip().startswith(">>>")), len(block))
+    prose: list[list[str]] = []
+    joinable, hanging, directive, previous = False, False, False, 0
+    for line in block[:first]:
         indent, text = _indent(line), line.strip()
-        doctest = doctest or text.startswith(">>>")
-        if doctest:
-            margin = indent if text.startswith(">>>") else min(margin, indent)
-            lines.append(line[margin:])
-            prose.append(False)
-            continue
         if directive and _FIELD.match(text):
             continue  # an option of the directive
         directive = _DIRECTIVE.match(text) is not None
@@ -149,15 +142,19 @@ def _paragraph(block: Sequence[str], code: bool) -> Iterator[str]:
         starts = _BULLET.match(kept) or _FIELD.match(kept) or _ARGUMENT.match(kept)
         kept = _FIELD.sub(lambda m: f"{m[2].strip() or m[1]}: ", kept)
         if joinable and not starts and (indent == previous or hanging and indent > previous):
-            lines[-1] = f"{lines[-1]} {kept}"
+            prose[-1].append(kept)
         else:
-            lines.append(kept)
-            prose.append(True)
+            prose.append([kept])
             hanging = bool(starts)
         joinable, previous = True, indent
+    # Marks may reach over a line end, so they come off after the lines are joined.
+    lines = [plain(" ".join(parts)) for parts in prose]
+    margin = 0
+    for line in block[first:]:
+        margin = _indent(line) if line.lstrip().startswith(">>>") else min(margin, _indent(line))
+        lines.append(line[margin:])
     if lines:
-        # Marks may reach over a line end, so they come off after the lines are joined.
-        yield "\n".join(plain(t) if p else t for t, p in zip(lines, prose, strict=True))
+        yield "\n".join(lines)
 
 
 def _without_directive(text: str) -> str | None:

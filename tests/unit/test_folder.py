@@ -189,11 +189,11 @@ wood   iron
 
 def test_restructuredtext(tmp_path):
     (page,) = read(tmp_path, {"mills.rst": RST})[0].values()
-    assert page.title == "Mills" and page.meta["front_matter"] == {"Author": "me"}
+    assert page.title == "Mills" and page.meta["anchors"] == [["http://x", "link"]]
     assert sections(page) == [
-        ("Mills", "Uses grind, code_ and a link.\nTake care of this."),
+        ("Mills", "Author: me\nUses a.b.grind, code_ and a link.\nNote: Take care of this."),
         ("Mills > Wheels", "Turn it:\nwheel.turn()"),
-        ("Mills > Wheels > Spokes", "wood | iron"),
+        ("Mills > Wheels > Spokes", "=====  =====\nwood   iron\n=====  ====="),
     ]
 
 

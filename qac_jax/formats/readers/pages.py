@@ -1,4 +1,4 @@
-"""Pages in a folder: plain text, Markdown (markdown-it), reStructuredText (docutils), PDF (pypdf).
+"""Pages in a folder: plain text, Markdown (markdown-it), reStructuredText, PDF (pypdf).
 
 Links and emphasis become their text, code stays as it is, tables become lines of their cells.
 Nothing is executed or included.
@@ -10,10 +10,10 @@ import io
 import logging
 import re
 import warnings
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from qac_jax.formats import docstrings
 from qac_jax.formats.documents import Document
 from qac_jax.formats.readers.documents import paragraphs
 from qac_jax.formats.readers.folder import Headed, NotRead, PageFormat, Source, page
@@ -138,165 +138,42 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     return (front, rest) if isinstance(front, dict) else ({}, text)
 
 
-# reStructuredText. docutils knows its own directives and roles; those of Sphinx are read by what
-# they hold, but for these, whose content a reader of the page does not see.
+# reStructuredText: its marks come off as those of docstrings do. A reader of the page does not see
+# what these directives hold, nor comments and substitutions.
 
-_HIDDEN = frozenset(
-    {
-        "toctree", "contents", "include", "literalinclude", "raw", "meta", "index", "image",
-        "highlight", "default-role", "role", "sectnum", "section-numbering", "only",
-        "currentmodule", "module", "plot", "graphviz", "math", "title", "unicode", "date",
-        "target-notes",
-    }
-)  # fmt: skip
-_CODE = frozenset({"testcode", "ipython", "prompt", "console", "doctest"})
-_SAID = {
-    "deprecated": "Deprecated since",
-    "versionadded": "Added in",
-    "versionchanged": "Changed in",
-}
-_NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]*\|[ \t]+)?([\w:.+\-]+)::", re.MULTILINE)
-_ROLES = re.compile(r":([a-zA-Z][\w:+.\-]{0,60}):`|`:([a-zA-Z][\w:+.\-]{0,60}):")
-# What is left of references that nothing resolves here.
-_MARKS = re.compile(r"^[`|]|[`|]?_{0,2}$")
+_UNSEEN = re.compile(
+    r"^( *)\.\.(?: (?:toctree|contents|include|literalinclude|raw|meta|index|image|highlight|role"
+    r"|default-role|sectnum|only|(?:current)?module|auto\w+|plot|graphviz|math|title|date)::.*"
+    r"| (?![\w:+.-]+::|\[).*|)$(?:\n(?:\1 +\S.*| *$))*",
+    re.MULTILINE,
+)
+_RULE = re.compile(r"([^\w\s])\1{2,}$")
+_LINK = re.compile(r"`([^`<>]{1,200})\s<([^`<>\s]{1,2000})>`_")
 
 
 def _read_rst(source: Source) -> Iterator[Document]:
-    from docutils import frontend, nodes, utils
-    from docutils.parsers.rst import Parser
-
-    text = source.text().expandtabs(8)
-    _know(text)
-    settings = frontend.get_default_settings(Parser)
-    vars(settings).update(
-        {
-            "file_insertion_enabled": False, "raw_enabled": False, "report_level": 5,
-            "halt_level": 6, "syntax_highlight": "none", "line_length_limit": 1 << 24,
-        }
-    )  # fmt: skip
-    tree = utils.new_document(source.path, settings)
-    Parser().parse(text, tree)
-    # Fields at the top, or below the title: author, version.
-    fields = {}
-    tops: list[Any] = [tree, *tree.children[:1]]
-    for top in tops:
-        for node in [one for one in top.children[:2] if isinstance(one, nodes.field_list)]:
-            for name, body in (field.children for field in node.children):
-                fields[name.astext()] = " ".join(body.astext().split())
-            top.remove(node)
-    sections = _Sections()
-    _add(tree, 0, sections)
-    headed = sections.headed()
-    first = next((part.heading for part in headed if part.heading), "")
-    meta = {"anchors": sections.anchors, "front_matter": fields}
-    yield page(source, first, headed, meta)
-
-
-def _know(text: str) -> None:
-    """Tells docutils of the directives and roles of a text that it does not have."""
-    from docutils import nodes, utils
-    from docutils.parsers.rst import Directive, directives, languages, roles
-
-    class Further(Directive):
-        """Its argument as a line, then what it holds."""
-
-        has_content = True
-        optional_arguments = 1
-        final_argument_whitespace = True
-        option_spec = defaultdict(lambda: directives.unchanged, {"class": directives.unchanged})
-
-        def run(self) -> list[nodes.Node]:
-            if self.name in _HIDDEN or self.name.startswith("auto"):
-                return []
-            if self.name in _CODE:
-                return [nodes.literal_block("", "\n".join(self.content))]
-            made: list[nodes.Node] = []
-            if self.arguments:
-                said = f"{_SAID[self.name]} " if self.name in _SAID else ""
-                inline, _ = self.state.inline_text(said + self.arguments[0], self.lineno)
-                made.append(nodes.paragraph("", "", *inline))
-            inner = nodes.Element()
-            self.state.nested_parse(self.content, self.content_offset, inner)
-            return [*made, *inner.children]
-
-    def role(name: str, raw: str, text: str, *further: Any, **named: Any) -> Any:
-        """:ref:`label <target>` is its label, :func:`~package.name` its last part."""
-        text = utils.unescape(text)
-        label, bracket, target = text.partition("<")
-        if not (bracket and label.strip()):
-            label = (target if bracket else text).strip("<>! ")
-            label = label[1:].rsplit(".", 1)[-1] if label.startswith("~") else label
-        return [nodes.inline("", label.strip())], []
-
-    english: Any = languages.get_language("en")
-    reporter = utils.Reporter("", 5, 6)
-    for name in {match[1].lower() for match in _NAMES.finditer(text)} | _HIDDEN:
-        known = directives.directive(name, english, utils.new_document(""))[0]
-        if not known or name in _HIDDEN:
-            directives.register_directive(name, Further)
-    for name in {(match[1] or match[2]).lower() for match in _ROLES.finditer(text)}:
-        if roles.role(name, english, 0, reporter)[0] is None:
-            roles.register_local_role(name, role)
-
-
-def _add(node: Any, level: int, sections: _Sections) -> None:
-    """Adds what docutils' tree holds below a node of this level."""
-    from docutils import nodes
-
-    def line(node: Any) -> str:
-        return _line(node, sections)
-
-    for child in node.children:
-        if isinstance(child, _unread()):
+    text = _UNSEEN.sub("", source.text().expandtabs(8)).replace(" ::\n", "::\n")
+    lines = [line.rstrip() for line in text.split("\n")] + ["", ""]
+    parts: list[tuple[int, str, list[str]]] = [(0, "", [])]
+    styles: dict[str, int] = {}  # how headings are marked, from the highest level
+    number = 0
+    while number < len(lines) - 2:
+        first, second, third = lines[number : number + 3]
+        ruled, below = _RULE.match(first), _RULE.match(second)
+        over = ruled and second and first == third
+        if over or first and not ruled and below and len(second) >= len(first.strip()):
+            level = styles.setdefault(f"{first[0]} above" if over else second[0], len(styles) + 1)
+            heading = docstrings.plain((second if over else first).strip())
+            parts.append((level, heading, []))
+            number += 3 if over else 2
             continue
-        if isinstance(child, nodes.section):
-            sections.begin(level + 1, line(child.children[0]))
-            child.children = child.children[1:]
-            _add(child, level + 1, sections)
-        elif isinstance(child, nodes.literal_block | nodes.doctest_block):
-            sections.add(*child.astext().split("\n"))
-        elif isinstance(child, nodes.row):
-            entries = (" ".join(map(line, entry.children)) for entry in child.children)
-            sections.add(" | ".join(filter(None, entries)))
-        elif isinstance(child, nodes.definition_list_item):
-            # The terms and the beginning of the definition are one line.
-            terms: list[Any] = list(child.children)
-            definition = terms.pop()
-            if definition.children and isinstance(definition.children[0], nodes.paragraph):
-                terms.append(definition.pop(0))
-            sections.add(" ".join(map(line, terms)))
-            _add(definition, level, sections)
-        elif isinstance(child, nodes.field):
-            sections.add(" ".join(map(line, child.children)))
-        elif isinstance(child, nodes.TextElement):
-            sections.add(line(child))
-        else:
-            _add(child, level, sections)
-
-
-@functools.cache
-def _unread() -> tuple[type, ...]:
-    from docutils import nodes
-
-    return (
-        nodes.comment, nodes.target, nodes.substitution_definition, nodes.system_message,
-        nodes.raw, nodes.image, nodes.pending, nodes.label, nodes.math_block,
-    )  # fmt: skip
-
-
-def _line(node: Any, sections: _Sections) -> str:
-    from docutils import nodes
-
-    for reference in node.findall(nodes.reference):
-        target, label = reference.get("refuri", ""), reference.astext()
-        if target and target.removeprefix("mailto:") != label:
-            sections.link(target, label)
-    parts: list[str] = []
-    for text in node.findall(nodes.Text):
-        if not isinstance(text.parent, _unread()):
-            unresolved = isinstance(text.parent, nodes.problematic)
-            parts.append(_MARKS.sub("", text) if unresolved else str(text))
-    return " ".join("".join(parts).split())
+        if not ruled:
+            parts[-1][2].append(first)
+        number += 1
+    headed = [Headed(n, head, "\n".join(docstrings.paragraphs(body))) for n, head, body in parts]
+    anchors = [[target, " ".join(label.split())] for label, target in _LINK.findall(text)]
+    title = next((part.heading for part in headed if part.heading), "")
+    yield page(source, title, headed, {"anchors": anchors})
 
 
 # PDF.
