@@ -107,12 +107,10 @@ def register(
             rates[register(part, crop=crop, name=f"{name}_{number:03d}")] = part.weight
         return _add_mixture(name, rates)
     part = parts if isinstance(parts, Part) else Part(parts, kind, settings or {})
-    featurizer, source, more = _made(part, crop)
-    name = name or PREFIX + featurizer.kind.name
+    of, made = _made(part, crop)
+    name = name or PREFIX + of
     _forget(name)
-    seqio.TaskRegistry.add(
-        name, source=source, shuffle_buffer_size=None, **more, **_judging(featurizer.kind.name)
-    )
+    seqio.TaskRegistry.add(name, shuffle_buffer_size=None, **made, **_judging(of))
     return name
 
 
@@ -122,48 +120,34 @@ def _add_mixture(name: str, rates: Mapping[str, float]) -> str:
     return name
 
 
-def _made(part: Part, crop: str = "") -> tuple[Featurizer, Any, dict[str, Any]]:
-    """The featurizer, the source of positions, and the preprocessors and features of a task."""
+def _made(part: Part, crop: str = "") -> tuple[str, dict[str, Any]]:
+    """The kind of these examples, and a task's source, preprocessors and features."""
     source = part.opened()
     featurizer = make_featurizer(source, part.kind, part.settings, crop=crop)
     words: Any = seqio.PassThroughVocabulary(source.info["vocab_size"])
     if isinstance(source, Examples):
         words = vocabulary(source.tokenizer_folder)
-    more = {
+    return featurizer.kind.name, {
+        "source": Slots(source.count),
         "preprocessors": [functools.partial(pair_up, source=source, part=part, crop=crop)],
         "output_features": output_features(featurizer, words),
     }
-    return featurizer, Slots(source.count), more
 
 
 class LateTask(_Task):
     """A task whose examples are looked for when it is used, not when it is registered."""
 
     def __init__(self, name: str, kind: str, settings: Mapping[str, Any]):
-        self.kind, self.settings = kind, dict(settings)
-        made = KINDS[kind]
+        self.kind, self.settings, made = kind, dict(settings), KINDS[kind]
         complete = {n: {} if v is ... else v for n, v in made.defaults.items()} | self.settings
         expected = Featurizer(made, Form(), {}, complete, made.features(complete))
-        super().__init__(
-            name,
-            source=None,
-            output_features=output_features(expected, seqio.PassThroughVocabulary(0)),
-            preprocessors=[],
-            shuffle_buffer_size=None,
-            **_judging(kind),
-        )
+        features = output_features(expected, seqio.PassThroughVocabulary(0))
+        rest: Any = {"source": None, "preprocessors": [], "shuffle_buffer_size": None}
+        super().__init__(name, output_features=features, **rest, **_judging(kind))
 
-    @property
-    def source(self) -> Any:
-        return self._found()[1]
-
-    @property
-    def splits(self) -> Sequence[str]:
-        return ("train",)
-
-    @property
-    def preprocessors(self) -> Sequence[Any]:
-        return self._found()[2]["preprocessors"]
+    splits = ("train",)
+    source = property(lambda self: self._found()["source"])
+    preprocessors = property(lambda self: self._found()["preprocessors"])
 
     @property
     def output_features(self) -> Mapping[str, Any]:
@@ -172,11 +156,11 @@ class LateTask(_Task):
         seqio asks for them when a mixture is registered; reading from the task says what is wrong.
         """
         try:
-            return collections.OrderedDict(sorted(self._found()[2]["output_features"].items()))
+            return collections.OrderedDict(sorted(self._found()["output_features"].items()))
         except UserError:
             return self._output_features
 
-    def _found(self) -> tuple[Featurizer, Any, dict[str, Any]]:
+    def _found(self) -> dict[str, Any]:
         folder, settings = _places.get(self.name, (os.environ.get(EXAMPLES, ""), {}))
         if not folder:
             raise UserError(
@@ -187,23 +171,20 @@ class LateTask(_Task):
 
 
 @functools.lru_cache(maxsize=64)
-def _known(folder: str, kind: str, settings: str) -> tuple[Featurizer, Any, dict[str, Any]]:
-    return _made(Part(folder, kind, json.loads(settings)))
+def _known(folder: str, kind: str, settings: str) -> dict[str, Any]:
+    return _made(Part(folder, kind, json.loads(settings)))[1]
 
 
 class HuggingFaceVocabulary(_Vocabulary):
-    """Hugging Face's tokeniser: the ids of `tokenizers`, without special tokens."""
+    """The tokeniser of an artefact (or any Hugging Face folder), without special tokens."""
 
     def __init__(self, folder: str):
         super().__init__()
-        self.folder = folder
         self.tokenizer = tokenizers.load(folder)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, HuggingFaceVocabulary)
-            and self.tokenizer.identity == other.tokenizer.identity
-        )
+        theirs = other.tokenizer.identity if isinstance(other, HuggingFaceVocabulary) else None
+        return self.tokenizer.identity == theirs
 
     def __hash__(self) -> int:
         return hash(self.tokenizer.identity)
@@ -211,26 +192,12 @@ class HuggingFaceVocabulary(_Vocabulary):
     def _role(self, *roles: str) -> int | None:
         return next((self.tokenizer.special(r) for r in roles if self.tokenizer.has(r)), None)
 
-    @property
-    def bos_id(self) -> int | None:
-        return self._role("bos", "cls")
-
-    @property
-    def eos_id(self) -> int | None:
-        # Not [SEP]: seqio ends decoding at the first one, and pairs have two.
-        return self._role("eos")
-
-    @property
-    def pad_id(self) -> int:
-        return self.tokenizer.pad_id
-
-    @property
-    def unk_id(self) -> int | None:
-        return self._role("unk")
-
-    @property
-    def _base_vocab_size(self) -> int:
-        return self.tokenizer.vocab_size
+    bos_id = property(lambda self: self._role("bos", "cls"))
+    # Not [SEP]: seqio ends decoding at the first one, and pairs have two.
+    eos_id = property(lambda self: self._role("eos"))
+    pad_id = property(lambda self: self.tokenizer.pad_id)
+    unk_id = property(lambda self: self._role("unk"))
+    _base_vocab_size = property(lambda self: self.tokenizer.vocab_size)
 
     def _encode(self, s: str) -> Sequence[int]:
         return self.tokenizer.encode(s)
@@ -255,7 +222,6 @@ class HuggingFaceVocabulary(_Vocabulary):
         return tf.ensure_shape(tf.numpy_function(decode, [ids], tf.string), ids.shape[:-1])
 
 
-# The tokeniser of an artefact (or any Hugging Face folder) as a seqio Vocabulary.
 vocabulary = HuggingFaceVocabulary
 
 
@@ -278,8 +244,8 @@ def agreement(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, f
         return 2 * (Counter(target) & Counter(prediction)).total() / total if total else 1.0
 
     both = list(zip(targets, predictions, strict=True))
-    equal, shared = [a == b for a, b in both], [f1(a.split(), b.split()) for a, b in both]
-    return {"exact_match": float(np.mean(equal)), "f1": float(np.mean(shared))}
+    exact, f1s = np.mean([(a == b, f1(a.split(), b.split())) for a, b in both], axis=0)
+    return {"exact_match": float(exact), "f1": float(f1s)}
 
 
 class Slots(_DataSource):
@@ -289,13 +255,8 @@ class Slots(_DataSource):
         super().__init__(splits=["train"], num_input_examples={"train": count})
         self._count = count
 
-    @property
-    def supports_arbitrary_sharding(self) -> bool:
-        return True
-
-    @property
-    def performs_internal_shuffling(self) -> bool:
-        return True
+    supports_arbitrary_sharding = True
+    performs_internal_shuffling = True
 
     def list_shards(self, split: str) -> Sequence[str]:
         return [split]
@@ -309,12 +270,11 @@ class Slots(_DataSource):
         **_: Any,
     ) -> Any:
         number, shards = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
-        places = tf.data.Dataset.range(number, self._count, shards)
-        here = len(range(number, self._count, shards))
-        facts = {"here": here, "seed": -1 if seed is None else seed, "shuffle": shuffle}
-        return places.map(
-            lambda place: {"place": place, **{k: tf.constant(v) for k, v in facts.items()}}
-        )
+        here = range(number, self._count, shards)
+        facts = {"here": len(here), "seed": -1 if seed is None else seed, "shuffle": shuffle}
+        constants = {name: tf.constant(value) for name, value in facts.items()}
+        places = tf.data.Dataset.range(here.start, here.stop, here.step)
+        return places.map(lambda place: {"place": place, **constants})
 
 
 def pair_up(
@@ -408,13 +368,11 @@ def _unpadded(example: Mapping[str, np.ndarray], featurizer: Featurizer) -> dict
     """An example as the kind's function makes it: lists of texts without their padding."""
     result: dict[str, Any] = {}
     for name, feature in featurizer.features.items():
-        value: Any = example[name]
-        group = tuple(int(axis) for axis in feature.axes[:-1])
-        if feature.padded and group:
+        result[name] = example[name]
+        if feature.padded and len(feature.axes) > 1:
             sizes = example[f"{feature.like or name}_length"].ravel()
-            rows = value.reshape(-1, value.shape[-1])
-            value = [row[:size] for row, size in zip(rows, sizes, strict=True)]
-        result[name] = value
+            rows = example[name].reshape(len(sizes), -1)
+            result[name] = [row[:size] for row, size in zip(rows, sizes, strict=True)]
     return result
 
 
