@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from etils import epath
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from qac_jax import artifacts
@@ -48,34 +48,29 @@ class Rows(Sequence[np.ndarray]):
         return self._flat[self._ends[number - 1] if number else 0 : end]
 
 
+# TensorFlow's message Example, of which only features of bytes are declared.
+_PROTO = """
+name: "qac_example.proto" package: "qac" syntax: "proto3"
+message_type { name: "Example"
+  field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".qac.Features" } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE
+    type_name: ".qac.Features.FeatureEntry" }
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+      type_name: ".qac.Feature" } } }
+message_type { name: "Feature"
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".qac.BytesList" } }
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+"""
+
+
 @functools.cache
 def _example_class() -> Any:
-    """TensorFlow's message Example, of which only features of bytes are declared.
-
-    Example { 1: Features { 1: map<string, Feature { 1: BytesList { 1: repeated bytes } }> } }
-    """
-    field, file = descriptor_pb2.FieldDescriptorProto, descriptor_pb2.FileDescriptorProto()
-    file.name, file.package, file.syntax = "qac_example.proto", "qac", "proto3"
-
-    def declare(message: Any, name: str, number: int, kind: Any, type_name: str = "", many=False):
-        label = field.LABEL_REPEATED if many else field.LABEL_OPTIONAL
-        message.field.add(
-            name=name, number=number, type=kind, type_name=type_name or None, label=label
-        )
-
-    example, features, one, values = (
-        file.message_type.add(name=name) for name in ("Example", "Features", "Feature", "BytesList")
-    )
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    declare(entry, "key", 1, field.TYPE_STRING)
-    declare(entry, "value", 2, field.TYPE_MESSAGE, ".qac.Feature")
-    declare(values, "value", 1, field.TYPE_BYTES, many=True)
-    declare(one, "bytes_list", 1, field.TYPE_MESSAGE, ".qac.BytesList")
-    declare(features, "feature", 1, field.TYPE_MESSAGE, ".qac.Features.FeatureEntry", many=True)
-    declare(example, "features", 1, field.TYPE_MESSAGE, ".qac.Features")
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("qac.Example"))
 
 
@@ -154,9 +149,8 @@ class Examples:
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, without open files and locks."""
-        return {
-            k: v for k, v in self.__dict__.items() if k not in ("_readers", "_lock", "documents")
-        }
+        left_here = ("_readers", "_lock", "documents")
+        return {k: v for k, v in self.__dict__.items() if k not in left_here}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -165,9 +159,8 @@ class Examples:
     @functools.cached_property
     def documents(self) -> np.ndarray | None:
         """The document number of every example, if documents are known."""
-        if not self._has_documents:
-            return None
-        return np.load(os.path.join(self.path, DOCUMENTS), mmap_mode="r")
+        file = os.path.join(self.path, DOCUMENTS)
+        return np.load(file, mmap_mode="r") if self._has_documents else None
 
     @functools.cached_property
     def _readers(self) -> list[Any]:
@@ -178,12 +171,10 @@ class Examples:
             ArrayRecordReader(f, options=options, file_reader_buffer_size=_READ) for f in self.files
         ]
 
-    def read_bytes(self, indices: np.ndarray) -> list[bytes]:
+    def _bytes(self, indices: np.ndarray) -> list[bytes]:
         """The serialised records, fetched together."""
         with self._lock:
             readers, ends = self._readers, self._ends
-        if len(readers) == 1:
-            return readers[0].read(indices.tolist())
         fetched: list[bytes] = [b""] * len(indices)
         files = np.searchsorted(ends, indices, side="right")
         for number in np.unique(files).tolist():
@@ -197,7 +188,7 @@ class Examples:
     def read(self, indices: np.ndarray) -> Sequence[Mapping[str, Any]]:
         """The records of these numbers, fetched and parsed together."""
         try:
-            return [self._records.parse(each) for each in self.read_bytes(indices)]
+            return [self._records.parse(each) for each in self._bytes(indices)]
         except ValueError as error:
             raise DataError(
                 f"contains records of another form ({error}); tokenize again", file=self.path

@@ -8,6 +8,7 @@ no communication.
 from __future__ import annotations
 
 import abc
+import bisect
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
@@ -44,7 +45,7 @@ def joined(slots: Iterable[Slots]) -> Slots:
     return Slots(*map(np.concatenate, zip(*slots, strict=True)))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Plan(abc.ABC):
     """All batches of a run."""
 
@@ -76,7 +77,7 @@ class Plan(abc.ABC):
         """The rows of batches one after the other."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Straight(Plan):
     """One source of `count` examples, shuffled anew each epoch."""
 
@@ -89,7 +90,7 @@ class Straight(Plan):
         return Slots(np.zeros_like(index), epoch, index)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Mixed(Plan):
     """Several sources in fixed proportions; each has its own epochs.
 
@@ -156,16 +157,12 @@ class Separate(Plan):
         batches = _most_batches(sizes, batch_size)
         if not batches:
             raise UserError(
-                f"batch_size {batch_size} is larger than the number of documents "
-                f"({len(sizes)}), so documents cannot be kept apart; make it smaller, or "
-                f"set separate_documents to False"
+                f"batch_size {batch_size} is larger than the number of documents ({len(sizes)}), "
+                "so documents cannot be kept apart; make it smaller, or set separate_documents to "
+                "False"
             )
         super().__init__(batch_size, batches * batch_size, seed)
-        self.__dict__.update(_order=order, _starts=starts, _sizes=sizes)
-
-    _order: np.ndarray | None
-    _starts: np.ndarray
-    _sizes: np.ndarray
+        self._order, self._starts, self._sizes = order, starts, sizes
 
     def rows(self, start: int, stop: int) -> Slots:
         steps = np.arange(start // self.batch_size, stop // self.batch_size)
@@ -199,14 +196,11 @@ class Separate(Plan):
 
 def _most_batches(sizes: np.ndarray, batch_size: int) -> int:
     """The largest number of batches for which the examples suffice."""
-    low, high = 0, int(sizes.sum()) // batch_size
-    while low < high:  # there are enough examples for `low` batches, and at most for `high`
-        middle = (low + high + 1) // 2
-        if np.minimum(sizes, middle).sum() >= middle * batch_size:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def too_many(batches: int) -> bool:
+        return bool(np.minimum(sizes, batches).sum() < batches * batch_size)
+
+    return bisect.bisect(range(1, int(sizes.sum()) // batch_size + 1), False, key=too_many)
 
 
 def make_plan(
@@ -222,12 +216,9 @@ def make_plan(
     """The plan for one or several sources; with `documents`, batches separate documents."""
     if remainder not in REMAINDERS:
         raise UserError(f"remainder {remainder!r} is not known; one of {', '.join(REMAINDERS)}")
+    if len(counts) > 1 and documents is not None:
+        raise UserError("separate_documents works with one source; tokenize the sources together")
     if len(counts) > 1:
-        if documents is not None:
-            raise UserError(
-                "separate_documents works with one source; tokenize the sources together, or "
-                "leave it out"
-            )
         mixture = Mixed(batch_size, sum(counts), seed, tuple(counts), tuple(weights), shuffle)
         if not mixture.quotas.all():
             raise UserError(
