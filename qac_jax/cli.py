@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import json
@@ -37,12 +38,8 @@ class Verb:
         """The class of the stage that the verb means with these flags."""
         variants = VARIANTS.get(self.name, {})
         asked = [target for flag, target in variants.items() if _has(arguments, flag)]
-        return _class([*asked, self.target][0])
-
-
-def _class(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)
+        module, _, name = [*asked, self.target][0].partition(":")
+        return getattr(importlib.import_module(module), name)
 
 
 def _table(room: str, rows: Mapping[str, tuple[str, str]], group: str = "") -> dict[str, Verb]:
@@ -152,8 +149,8 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"qac_jax {__version__}")
         return 0
     functions: dict[str, Callable[[list[str]], int]] = {
-        "run": lambda rest: _recipe("run", rest),
-        "plan": lambda rest: _recipe("plan", rest),
+        "run": functools.partial(_recipe, "run"),
+        "plan": functools.partial(_recipe, "plan"),
         "recipes": _recipes,
         "inspect": _inspect,
         "doctor": _doctor,
@@ -185,24 +182,21 @@ def _of_a_file(name: str) -> Verb | None:
 
 
 def _overview(everything: bool) -> str:
-    lines = [
-        "usage: qac VERB [flags]      (qac VERB --help for each)",
-        "",
-        "Dense retrieval with query-as-context, PAIR, AugTriever: documents to a tested retriever.",
-    ]
+    listed = []
     for group in ("use", "build", "measure", "look"):
         names = [n for n, v in VERBS.items() if v.group == group and (n in FRONT or everything)]
-        lines += ["", group, *_listed(VERBS, names)]
+        listed += [group, *_listed(VERBS, names), ""]
+    verbs = "\n".join(listed)
     more = "" if everything else "all verbs: qac help all\n"
-    return (
-        "\n".join(lines)
-        + f"""
+    return f"""usage: qac VERB [flags]      (qac VERB --help for each)
 
+Dense retrieval with query-as-context, PAIR, AugTriever: documents to a tested retriever.
+
+{verbs}
 {more}flags of every stage: --out DIR, --seed N, --gin_file F …, --gin_search_paths P …,
 --gin.NAME=VALUE, --dry_run [--json], --overwrite. Flags beat --gin.X, which beats files.
 
 example: qac prepare --format python_docs --packages optax --out out/passages"""
-    )
 
 
 def _listed(table: Mapping[str, Verb], names: Sequence[str] = ()) -> list[str]:
@@ -242,7 +236,7 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
     given = config.Config(
         files=options.gin_file,
         bindings=bindings,
-        flags=flags.bindings_of(flags.field_flags(options, cls), cls),
+        flags=flags.bindings(options, cls),
         search_paths=options.gin_search_paths,
         modules=options.gin_modules,
     )
@@ -260,11 +254,14 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
         stage, options.out, replace=options.overwrite, documentation=given.text(), verb=name
     )
     if options.json:
-        facts = {"kind": artifact.kind, "count": artifact.count, "identity": artifact.identity}
-        print(json.dumps(facts))
+        print(json.dumps(_facts(artifact)))
     elif text := stage.summary(artifact):
         print(plain(text))
     return 0
+
+
+def _facts(artifact: Any) -> dict[str, Any]:
+    return {"kind": artifact.kind, "count": artifact.count, "identity": artifact.identity}
 
 
 def _change_index(arguments: list[str]) -> int:
@@ -285,7 +282,6 @@ def _search(arguments: list[str]) -> int:
         return _stage(VERBS["search"], arguments)
     parser = flags.parser("search", VERBS["search"].summary, search.Search.EXAMPLE)
     command.add_search_flags(parser)
-    flags.add_safety(parser)
     return command.answer(parser.parse_all(arguments))
 
 
@@ -312,7 +308,6 @@ def _inspect(arguments: list[str]) -> int:
     parser = flags.parser("inspect", VERBS["inspect"].summary, "qac inspect out/passages")
     add = parser.add_argument
     add("artifact", metavar="ARTEFACT", help="folder of an artefact")
-    flags.add_safety(parser)
     add("--json", action="store_true", help="print JSON")
     add("--verify", action="store_true", help="read every byte and compare the hashes")
     task = f"show examples of this task as text [{', '.join(KINDS)}]"
@@ -348,12 +343,9 @@ def _bench(arguments: list[str]) -> int:
     options = parser.parse_all(arguments[1:])
     benchmark = flags.made(cls, options)
     figures = benchmark.run()
-    if options.json:
-        print(json.dumps(figures))
-    elif shown := getattr(benchmark, "shown", None):
-        print(shown(figures))
-    else:
-        print("\n".join(f"{k}: {_readable(v)}" for k, v in figures.items()))
+    lines = "\n".join(f"{k}: {_readable(v)}" for k, v in figures.items())
+    shown = getattr(benchmark, "shown", lambda _: lines)
+    print(json.dumps(figures) if options.json else shown(figures))
     return 0
 
 
@@ -370,18 +362,13 @@ def _recipes(arguments: list[str]) -> int:
     if options.json:
         shown = ("name", "summary", "needs", "overridden", "grid", "text")
         print(json.dumps([{n: getattr(h, n) for n in shown} for h in headers], indent=1))
-    elif options.recipe:
-        name = options.recipe
+    elif name := options.recipe:
         print(f"{headers[0].text}\n\n    qac run {name} --data_dir DATA --out out/{name}")
     else:
-        for header in headers:
-            print(
-                f"{header.name:<24} {_short(header.summary, 100)}{' [grid]' if header.grid else ''}"
-            )
-            print(f"{'':<24} needs {_short(header.needs or 'nothing')}")
-        print(
-            "\nqac recipes NAME shows all about one, qac plan NAME its cost; qac run NAME runs it"
-        )
+        for one in headers:
+            print(f"{one.name:<24} {_short(one.summary, 100)}{' [grid]' if one.grid else ''}")
+            print(f"{'':<24} needs {_short(one.needs or 'nothing')}")
+        print("\nqac recipes NAME shows all of one, qac plan NAME its cost; qac run NAME runs it")
     return 0
 
 
@@ -416,14 +403,9 @@ def _recipe(verb: str, arguments: list[str]) -> int:
         documentation=given.text(),
         command=processes.command(),
     )
-    facts = ("kind", "count", "identity")
     if options.json:
-        rows = [
-            {f: getattr(a, f) for f in facts} | {"folder": str(a.path)} for a in finished.values()
-        ]
-        print(
-            json.dumps([{"stage": name, **row} for name, row in zip(finished, rows, strict=True)])
-        )
+        rows = [{"stage": name, **_facts(a), "folder": str(a.path)} for name, a in finished.items()]
+        print(json.dumps(rows))
         return 0
     for name, a in finished.items():
         print(f"{name:<16} {a.kind:<12} {a.count:>10,}  {a.identity[:12]}  {a.path}")
@@ -446,33 +428,27 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     add("--seed", type=int, metavar="N", help="seed of the recipe")
     systems = "grids: only these of their systems"
     add("--systems", metavar="A,B", default="", help=systems)
-    sizes = (
-        "items of stages, and of files by the input that takes them, for the hours of all stages: "
-        "passages=8841823,queries=502939"
-    )
+    sizes = "items of stages and of inputs, for the hours of all: passages=8841823,queries=502939"
     add("--sizes", metavar="NAME=N,…", default="", help=sizes)
     parser.set_defaults(start="", only="", share="", here=False)
     if verb == "run":
         again = "run this stage and all that depend on it again"
         add("--from", dest="start", metavar="STAGE", default="", help=again)
         add("--only", metavar="STAGE", default="", help="run only this stage again")
-        share = (
-            "grids: only cells I, I + N, …, counted from 0; the same without it writes the table"
-        )
+        share = "grids: only cells I, I + N, … (from 0); the same without it writes the table"
         add("--share", metavar="I/N", default="", help=share)
     else:
         here = "try each kind of work on this machine for some seconds: how long will stages take?"
         add("--here", action="store_true", help=here)
     options, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        given = _config(options, overlays=options.gin_file)
-        if given.is_grid():
-            given = _config(options, recipe=given.recipe().recipe)
-        names = given.parameters()
-        arguments, more = flags.split_macros(arguments, names)
-        bindings += more
-        options = parser.parse_all(arguments, [name.lower() for name in names])
-    return options, bindings
+    if not unknown:
+        return options, bindings
+    given = _config(options, overlays=options.gin_file)
+    if given.is_grid():
+        given = _config(options, recipe=given.recipe().recipe)
+    names = given.parameters()
+    arguments, more = flags.split_macros(arguments, names)
+    return parser.parse_all(arguments, [name.lower() for name in names]), bindings + more
 
 
 def _config(
@@ -520,10 +496,9 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
         unused.append(cell.unused())
         return built
 
-    if options.seed is not None:
-        described = dataclasses.replace(described, seeds=(options.seed,))
-    if options.systems:
-        described = dataclasses.replace(described, only=tuple(options.systems.split(",")))
+    seeds = described.seeds if options.seed is None else (options.seed,)
+    only = tuple(options.systems.split(",")) if options.systems else described.only
+    described = dataclasses.replace(described, seeds=seeds, only=only)
     cells = grid.cells(described, build)
     # What one system has no use for, another may have.
     in_all = set.intersection(*map(set, unused))
@@ -542,9 +517,7 @@ def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace) -> 
     from qac_jax.report import grids
 
     if options.start or options.only:
-        raise UserError(
-            "--from and --only are for recipes; remove the folder of a grid's stage to redo it"
-        )
+        raise UserError("--from and --only are for recipes; remove a grid's stage to redo it")
     command = processes.command()
     if options.share:
         grid.run_share(grid.shared(cells, options.share), options.out, command=command)
@@ -580,8 +553,7 @@ def _show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = Tru
         print(json.dumps({"stages": plans, "totals": totals}, indent=1))
         return
     for one in plans:
-        origin = ", ".join(one["inputs"].values())
-        came = f"  from {origin}" if origin else ""
+        came = f"  from {', '.join(one['inputs'].values())}" if one["inputs"] else ""
         print(f"{one['stage']} ({one['verb']} -> {one['kind']}){came}")
         for name in one["set"]:
             print(f"    {name} = {_short(json.dumps(one['fields'][name], ensure_ascii=False))}")
@@ -595,8 +567,7 @@ def _show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = Tru
     if lines := costs.shown(totals) if recipe else costs.shown(totals, ""):
         print("\n" + "\n".join(lines))
     if absent := sum(len(one.get("missing", ())) for one in plans):
-        inputs = "1 input is" if absent == 1 else f"{absent} inputs are"
-        print(f"\nit would not start: {inputs} not there (marked with !)")
+        print(f"\nit would not start: inputs that are not there: {absent} (marked with !)")
 
 
 def _short(text: str, most: int = 160) -> str:

@@ -2,14 +2,13 @@
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import difflib
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from qac_jax import fields
-from qac_jax.artifacts import disk, reading
 from qac_jax.errors import UserError
 
 
@@ -62,19 +61,15 @@ class Parser(argparse.ArgumentParser):
             flags = [o for action in self._actions for o in action.option_strings]
             flags += [f"--{name}" for name in others]
             close = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
-            near = f"did you mean {close[0]}?" if close else f"`{self.prog} --help` lists the flags"
-            raise UserError(f"unknown argument {unknown[0]!r}; {near}")
+            if close:
+                raise UserError(f"unknown argument {unknown[0]!r}; did you mean {close[0]}?")
+            self.error(f"unknown argument {unknown[0]!r}")
         return known
 
 
 def parser(verb: str, description: str, example: str = "") -> Parser:
-    made = Parser(
-        prog=f"qac {verb}",
-        description=description,
-        epilog=f"example: {example}" if example else None,
-        allow_abbrev=False,
-        add_help=False,
-    )
+    epilog = f"example: {example}" if example else None
+    made = Parser(f"qac {verb}", None, description, epilog, allow_abbrev=False, add_help=False)
     made.add_argument("-h", "--help", action=_Help, nargs="?", help=argparse.SUPPRESS)
     return made
 
@@ -88,7 +83,6 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         ("--gin_modules", "M", "packages that gin files may import, because you trust both"),
     ):
         group.add_argument(flag, metavar=metavar, action="extend", nargs="+", default=[], help=text)
-    add_safety(group)
     for flag, text in (
         ("--dry_run", "print the plan without running it"),
         ("--json", "print results as JSON"),
@@ -97,39 +91,20 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, action="store_true", help=text)
 
 
-class _Without(argparse.Action):
-    """Sets a variable of the environment to 0, for this process and its workers."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, const: str, help: str):
-        super().__init__(option_strings, dest, nargs=0, const=const, help=help)
-
-    def __call__(self, *_: Any) -> None:
-        os.environ[self.const] = "0"
-
-
-def add_safety(parser: Any) -> None:
-    """Flags that trade safety against time."""
-    for flag, variable, text in (
-        ("--no_verify", reading.VERIFY, "do not compare inputs with their hashes at first use"),
-        ("--no_fsync", disk.VARIABLE, "do not wait for the disk: a power cut may lose results"),
-    ):
-        parser.add_argument(flag, action=_Without, dest=flag[2:], const=variable, help=text)
-
-
 def split_gin(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Takes `--gin.NAME=VALUE` (or `--gin.NAME VALUE`) out of the arguments."""
-    rest, found = _split(arguments, {}, "=")
+    rest, found = _split(arguments, {})
     return rest, [f"{name}={value}" for name, value in found]
 
 
 def split_macros(arguments: list[str], macros: Sequence[str]) -> tuple[list[str], list[str]]:
     """Takes `--start X` out of the arguments, as the binding START=X of a recipe's macro."""
-    rest, found = _split(arguments, {f"--{name.lower()}": name for name in macros}, " ")
+    rest, found = _split(arguments, {f"--{name.lower()}": name for name in macros})
     return rest, [f"{name}={_literal(value)}" for name, value in found]
 
 
 def _split(
-    arguments: list[str], known: Mapping[str, str], joint: str
+    arguments: list[str], known: Mapping[str, str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """The other arguments, and (name, value) of the flags that are known or begin with --gin."""
     rest, found = [], []
@@ -141,20 +116,18 @@ def _split(
             rest.append(word)
             continue
         if not equals and ((value := next(words, "")) == "" or value.startswith("--")):
-            raise UserError(f"{flag} needs a value; write {flag}{joint}VALUE")
+            raise UserError(f"{flag} needs a value; write {flag}=VALUE")
         found.append((name, value))
     return rest, found
 
 
 def _literal(value: str) -> str:
     """A word of the command line as gin reads it: words and paths become texts."""
-    if value.startswith(("@", "%")):
+    with contextlib.suppress(SyntaxError, ValueError):
+        if not value.startswith(("@", "%")):
+            ast.literal_eval(value)
         return value
-    try:
-        ast.literal_eval(value)
-    except (SyntaxError, ValueError):
-        return repr(value)
-    return value
+    return repr(value)
 
 
 def add_field_flags(
@@ -213,24 +186,27 @@ def _add(group: Any, name: str, leaf: fields.Leaf) -> None:
     group.add_argument(f"--{name}", **options)
 
 
-def field_flags(options: argparse.Namespace, cls: type) -> dict[str, Any]:
+def passed(options: argparse.Namespace, cls: type) -> dict[str, Any]:
     """The settings passed as flags, by their flat names."""
-    passed = {name: getattr(options, name, None) for name in fields.flat(cls)}
+    values = {name: getattr(options, name, None) for name in fields.flat(cls)}
     return {
         name: ",".join(value) if isinstance(value, list) else value
-        for name, value in passed.items()
+        for name, value in values.items()
         if value is not None
     }
 
 
 def made(cls: type, options: argparse.Namespace) -> Any:
     """The settings that the flags make, checked."""
-    instance = fields.make(cls, field_flags(options, cls))
+    instance = fields.make(cls, passed(options, cls))
     fields.check(instance)
     return instance
 
 
-def bindings_of(settings: dict[str, Any], cls: type) -> dict[str, Any]:
-    """The same settings under their gin names: the class or part that declares each."""
+def bindings(options: argparse.Namespace, cls: type) -> dict[str, Any]:
+    """The flags under their gin names: the class or part that declares each."""
     owners = {name: leaf.owner for name, leaf in fields.flat(cls).items()}
-    return {f"{owners[n].__module__}.{owners[n].__qualname__}.{n}": v for n, v in settings.items()}
+    return {
+        f"{owners[name].__module__}.{owners[name].__qualname__}.{name}": value
+        for name, value in passed(options, cls).items()
+    }

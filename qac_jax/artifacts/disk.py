@@ -1,7 +1,7 @@
 """Folders on disks: links, one writer a folder, and bytes that outlive a loss of power.
 
-What is written reaches the disk (fsync) before it is relied upon; QAC_FSYNC=0 (`--no_fsync`) leaves
-that out. Stores such as gs:// promise it with every write, and have no locks.
+What is written reaches the disk (fsync) before it is relied upon; QAC_FSYNC=0 leaves that out.
+Stores such as gs:// promise it with every write, and have no locks.
 """
 
 import contextlib

@@ -2,8 +2,8 @@
 
 The bytes of an artefact are compared with their hashes when they are first used: damage of equal
 size (a disk's, a copy's) would otherwise give other results in silence. Every version of a file is
-read once on a machine; the hashes of what it has just written are known already. QAC_VERIFY=0
-(`--no_verify`) leaves it out; stores such as gs:// check what they hold themselves.
+read once on a machine; the hashes of what it has just written are known already. QAC_VERIFY=0 in
+the environment leaves it out; stores such as gs:// check what they hold themselves.
 """
 
 import contextlib

@@ -123,7 +123,7 @@ def test_damage_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=sentence):
         artifact.verify()
     monkeypatch.setenv(reading.VERIFY, "0")
-    assert artifacts.load(artifact.path).count == 2, "--no_verify"
+    assert artifacts.load(artifact.path).count == 2
 
 
 def test_a_damaged_record_is_refused_in_a_sentence(tmp_path):
@@ -448,7 +448,7 @@ def test_files_are_on_the_disk_before_they_are_relied_upon(tmp_path, monkeypatch
     log.clear()
     monkeypatch.setenv(disk.VARIABLE, "0")
     write(tmp_path / "b")
-    assert not [entry for entry in log if entry[0] == "sync"], "--no_fsync"
+    assert not [entry for entry in log if entry[0] == "sync"]
 
 
 def test_a_living_index_names_only_what_is_on_the_disk(tmp_path, monkeypatch):

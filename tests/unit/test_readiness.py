@@ -105,6 +105,6 @@ def test_stages_take_what_others_make() -> None:
 
 def test_a_verb_says_it_in_its_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bm25", "--passages", "/nowhere/at/all", "--dry_run"]) == 0
-    assert "it would not start: 1 input is not there" in capsys.readouterr().out
+    assert "it would not start: inputs that are not there: 1" in capsys.readouterr().out
     assert cli.main(["bm25", "--passages", "/nowhere/at/all", "--dry_run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stages"][0]["missing"]
