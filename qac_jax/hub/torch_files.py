@@ -69,15 +69,12 @@ class _Names(dict):
             raise _Refused(f"it has a dictionary whose key is a {type(key).__name__}")
         super().__setitem__(key, value)
 
-    def __setstate__(self, state: Any) -> None:
-        """Leaves out attributes beside the tensors, such as a state dict's _metadata."""
-
 
 _PYTHON: Any = pickle._Unpickler  # whose operations can be chosen
 
 
 class _Unpickler(_PYTHON):
-    """Names stand for methods, whose attributes no pickle can set, and for texts."""
+    """Names stand for methods and texts; attributes of what is there are never set."""
 
     dispatch = {
         code[0]: _PYTHON.dispatch[code[0]]
@@ -87,7 +84,12 @@ class _Unpickler(_PYTHON):
     def load_empty_dictionary(self) -> None:
         self.append(_Names())
 
+    def load_build(self) -> None:
+        """Leaves out attributes beside the tensors, such as a state dict's _metadata."""
+        self.stack.pop()
+
     dispatch[pickle.EMPTY_DICT[0]] = load_empty_dictionary
+    dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in _STORAGES:

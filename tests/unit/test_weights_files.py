@@ -61,6 +61,15 @@ def test_malicious_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     assert proof.exists()
 
 
+def test_a_pickle_sets_no_attributes(tmp_path: Path) -> None:
+    attack = (
+        b"\x80\x02}q\x00X\x01\x00\x00\x00wccollections\nOrderedDict\n}X\x01\x00\x00\x00aK\x01sbs."
+    )
+    with pytest.raises(UserError, match="no named tensors"):
+        torch_files.read(archive(tmp_path / "m.bin", attack, STORAGES))
+    assert not vars(torch_files._Unpickler._ordered)
+
+
 def test_damage_is_said(tmp_path: Path) -> None:
     for bad in (
         tensor(size=7),
