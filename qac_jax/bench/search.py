@@ -27,7 +27,6 @@ _TUNED: dict[str, dict[str, Any]] = {
     "scann": {"method": "scann"},
     "faiss_ivf": {"method": "faiss"},
     "faiss_ivf_short_codes": {"method": "faiss", "dims_per_block": 4},
-    "faiss_hnsw": {"method": "faiss", "faiss": "hnsw"},
 }
 # Generated vectors lie in clusters, as those of texts do.
 _CLUSTER = 1000  # more than k, so that the top k lie in one cluster

@@ -2,8 +2,8 @@
 
 Both are imported inside functions only. Presets follow ScaNN's rules of thumb, which suit FAISS as
 well: brute force below 20,000 rows, quantised vectors and reordering below 100,000, and above that
-a tree of about 2 sqrt(rows) leaves. FAISS has two families: an inverted file of 4-bit product codes
-whose candidates are rescored ("ivf"), and a graph over the vectors themselves, HNSW ("hnsw").
+a tree of about 2 sqrt(rows) leaves. FAISS's is an inverted file of 4-bit product codes whose
+candidates are rescored.
 """
 
 import abc
@@ -28,7 +28,6 @@ from qac_jax.retrieval.vectors import Vectors
 
 
 METHODS = SCANN, FAISS = ("scann", "faiss")
-IVF, HNSW = ("ivf", "hnsw")
 BRUTE_FORCE, HASHED = 20_000, 100_000
 # Vectors of a part where nobody says how many: 5 million of 768 dimensions build in 54 GB.
 PART_ROWS = 5_000_000
@@ -37,7 +36,6 @@ PART_ROWS = 5_000_000
 # quantised scores may rank a true neighbour just behind the last of the top k.
 SLACK, _USUAL_SLACK = 1.25, 5
 _FEW_LEAVES = 30  # without tuning at least this number of leaves is searched
-_QUEUE = 1024  # the longest queue of a graph that tuning tries, whatever k is
 # ScaNN: queries that a thread searches together; fewer than twice the first are searched by one.
 _SMALLEST_BATCH, _BATCH = 4, 64
 # FAISS: vectors that a 4-bit quantiser's 16 centres, and a list's centre, are learned on, at least.
@@ -80,32 +78,13 @@ class Lists:
     reordering: str = "float32"
 
 
-@dataclasses.dataclass(frozen=True)
-class Graph:
-    """How FAISS builds a graph (HNSW)."""
-
-    leaves: ClassVar[int] = 0
-    hashed: ClassVar[bool] = True
-
-    links: int = 32  # M: neighbours of a node, twice as many on the lowest level
-    construction: int = 100  # efConstruction
-
-
-AnyPreset = Preset | Lists | Graph
+AnyPreset = Preset | Lists
 
 
 def preset(
-    method: str,
-    rows: int,
-    *,
-    family: str = IVF,
-    leaves: int | None = None,
-    soar: float = 0.0,
-    **changes: Any,
+    method: str, rows: int, *, leaves: int | None = None, soar: float = 0.0, **changes: Any
 ) -> AnyPreset:
     """The default preset for a number of rows, with some of its settings changed."""
-    if method == FAISS and family == HNSW:
-        return Graph()
     # Twice the square root: a quarter faster at equal recall than the square root itself.
     usual = max(1, round(2 * rows**0.5))
     if leaves is None:
@@ -125,8 +104,7 @@ class Effort:
     """What trades speed for recall at search time."""
 
     leaves: int  # leaves searched (nprobe of an inverted file); 0: there is no tree
-    # Candidates whose score is computed exactly (efSearch of a graph); 0: all scores are exact.
-    reorder: int
+    reorder: int  # candidates whose score is computed exactly; 0: all scores are exact
 
     def __str__(self) -> str:
         leaves = f"{self.leaves} leaves and " if self.leaves else ""
@@ -149,8 +127,20 @@ class Approximate(abc.ABC):
         self.presets = presets
         self.effort = effort  # None: not tuned
         self.width = width
-        self._parts = [self._load(*pair, width) for pair in zip(folders, rows, strict=True)]
         self._starts = [0, *np.cumsum(rows).tolist()]
+        self._parts = []
+        for folder, count in zip(folders, rows, strict=True):
+            held: object
+            try:
+                part, held = self._load(os.fspath(folder))
+            except (RuntimeError, ValueError, OSError) as error:
+                held = str(error).splitlines()[0]
+            if held != count:
+                raise UserError(
+                    f"{folder} cannot be loaded by {self.NAME} {self.version()} as {count} vectors "
+                    f"({held}); build the index again"
+                )
+            self._parts.append(part)
 
     @classmethod
     @abc.abstractmethod
@@ -163,7 +153,8 @@ class Approximate(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def _load(cls, folder: Folder, count: int, width: int) -> Any: ...
+    def _load(cls, folder: str) -> tuple[Any, int]:
+        """A part, and how many vectors it holds."""
 
     @abc.abstractmethod
     def _search_part(
@@ -180,7 +171,7 @@ class Approximate(abc.ABC):
         queries = np.ascontiguousarray(queries, np.float32)
         effort = effort or self.effort
         if effort is None:  # without tuning recall matters more than speed
-            most = Approximate.largest_effort(self, max(k, 100), _USUAL_SLACK * max(k, 100))
+            most = self.largest_effort(max(k, 100), _USUAL_SLACK * max(k, 100))
             leaves = min(most.leaves, max(most.leaves // 10, _FEW_LEAVES))
             effort = Effort(leaves, most.reorder)
         candidates = max(effort.reorder, math.ceil(SLACK * k))
@@ -243,28 +234,16 @@ class Scann(Approximate):
         os.makedirs(folder, exist_ok=True)
         searcher = builder.build()
         del builder  # and with it our copy of the vectors, where the caller has none
-        try:
-            searcher.serialize(os.fspath(folder), relative_path=True)
-        except RuntimeError as error:
-            if "I/O error" not in str(error):
-                raise
-            raise _not_written(cls.NAME, folder, error) from error
+        searcher.serialize(os.fspath(folder), relative_path=True)
 
     @classmethod
     def version(cls) -> str:
         return importlib.metadata.version("scann")
 
     @classmethod
-    def _load(cls, folder: Folder, count: int, width: int) -> Any:
-        try:
-            part = scann_library().load_searcher(os.fspath(folder))
-        except (RuntimeError, ValueError, OSError) as error:
-            raise _not_loaded(cls, folder, str(error).splitlines()[0]) from error
-        if part.size() != count:
-            raise UserError(
-                f"{folder} holds {part.size()} vectors instead of {count}; build the index again"
-            )
-        return part
+    def _load(cls, folder: str) -> tuple[Any, int]:
+        part = scann_library().load_searcher(folder)
+        return part, part.size()
 
     def _search_part(
         self, part: Any, preset: Preset, queries: np.ndarray, k: int, effort: Effort
@@ -287,36 +266,49 @@ class Faiss(Approximate):
     NAME = "FAISS"
 
     @classmethod
-    def build(cls, vectors: np.ndarray, preset: Lists | Graph, folder: Folder) -> None:
-        vectors = np.ascontiguousarray(vectors, np.float32)
+    def build(cls, vectors: np.ndarray, preset: Lists, folder: Folder) -> None:
+        """An inverted file of 4-bit codes, with the vectors that candidates are rescored with."""
+        faiss, vectors = faiss_library(), np.ascontiguousarray(vectors, np.float32)
+        width, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+        # A product quantiser cuts a vector into blocks of equal size. In lists it codes what their
+        # centres leave of a vector: faster at equal recall.
+        size = max(n for n in range(1, max(preset.dims_per_block, 1) + 1) if width % n == 0)
+        codes = f"PQ{width // size}x4fs" if preset.hashed else "Flat"
+        residual = "r" if preset.hashed else ""
+        name = f"IVF{preset.leaves},{codes}{residual}" if preset.leaves else codes
+        index = faiss.index_factory(width, name, metric)
+        for part in ("cp", "pq.cp"):
+            with contextlib.suppress(AttributeError):  # no warning of few vectors in small lists
+                operator.attrgetter(part)(index).min_points_per_centroid = 1
+        training_rows = max(preset.training_rows, _OF_LIST * preset.leaves)
+        sample = vectors
+        if preset.hashed and training_rows < len(vectors):
+            rows = np.random.default_rng(0).choice(len(vectors), training_rows, replace=False)
+            sample = vectors[np.sort(rows)]
+        index.train(sample)
+        index.add(vectors)
+        if preset.hashed:
+            stored = {"float32": "Flat", "bfloat16": "SQbf16", "int8": "SQ8"}[preset.reordering]
+            whole = faiss.index_factory(width, stored, metric)
+            whole.train(vectors)
+            whole.add(vectors)
+            index = faiss.IndexRefine(index, whole)
         os.makedirs(folder, exist_ok=True)
-        made = _graph(vectors, preset) if isinstance(preset, Graph) else _lists(vectors, preset)
-        write_faiss(made, os.path.join(os.fspath(folder), _FAISS_FILE))
+        faiss.write_index(index, os.path.join(os.fspath(folder), _FAISS_FILE))
 
     @classmethod
     def version(cls) -> str:
         return str(faiss_library().__version__)
 
     @classmethod
-    def _load(cls, folder: Folder, count: int, width: int) -> Any:
-        try:
-            part = faiss_library().read_index(os.path.join(os.fspath(folder), _FAISS_FILE))
-        except RuntimeError as error:
-            raise _not_loaded(cls, folder, _reason(error)) from error
-        if (part.ntotal, part.d) != (count, width):
-            raise UserError(
-                f"{folder} holds {part.ntotal} vectors of {part.d} dimensions instead of {count} "
-                f"of {width}; build the index again"
-            )
-        return part
+    def _load(cls, folder: str) -> tuple[Any, int]:
+        part = faiss_library().read_index(os.path.join(folder, _FAISS_FILE))
+        return part, part.ntotal
 
     def _search_part(
-        self, part: Any, preset: Lists | Graph, queries: np.ndarray, k: int, effort: Effort
+        self, part: Any, preset: Lists, queries: np.ndarray, k: int, effort: Effort
     ) -> Found:
         faiss = faiss_library()
-        if isinstance(preset, Graph):
-            params = faiss.SearchParametersHNSW(efSearch=effort.reorder)
-            return part.search(queries, k, params=params)
         params = faiss.SearchParametersIVF(nprobe=effort.leaves) if preset.leaves else None
         if preset.hashed:
             known = {} if params is None else {"base_index_params": params}
@@ -324,12 +316,6 @@ class Faiss(Approximate):
             factor = (effort.reorder + 0.5) / k
             params = faiss.IndexRefineSearchParameters(k_factor=factor, **known)
         return part.search(queries, k, params=params)
-
-    def largest_effort(self, k: int, rows: int | None = None) -> Effort:
-        most = super().largest_effort(k, rows)
-        if isinstance(self.presets[0], Graph):
-            return Effort(0, min(len(self), max(most.reorder, _QUEUE)))
-        return most
 
 
 ENGINES: dict[str, type[Approximate]] = {SCANN: Scann, FAISS: Faiss}
@@ -343,13 +329,12 @@ def opened(
     effort: Effort | None = None,
 ) -> Approximate:
     """One searcher over the parts in a folder, as an index's description holds them."""
-    described = [part["preset"] for part in parts.values()]
-    kinds = [Preset if method == SCANN else Graph if "links" in of else Lists for of in described]
+    kind = Preset if method == SCANN else Lists
     return ENGINES[method](
         [folder / name for name in parts],
         [part["rows"] for part in parts.values()],
         width,
-        [kind(**of) for kind, of in zip(kinds, described, strict=True)],
+        [kind(**part["preset"]) for part in parts.values()],
         effort,
     )
 
@@ -392,76 +377,6 @@ def faiss_library(what: str = "an index of FAISS") -> Any:
             del os.environ[name]
 
 
-def write_faiss(index: Any, path: str) -> None:
-    try:
-        faiss_library().write_index(index, path)
-    except RuntimeError as error:
-        raise _not_written("FAISS", os.path.dirname(path), _reason(error)) from error
-
-
-def _not_written(library: str, folder: Folder, reason: object) -> UserError:
-    return UserError(
-        f"{library} cannot write its index to {folder} ({reason}); check that the disk has space, "
-        "and run the command again"
-    )
-
-
-def _not_loaded(engine: type[Approximate], folder: Folder, reason: str) -> UserError:
-    return UserError(
-        f"{folder} cannot be loaded by {engine.NAME} {engine.version()} ({reason}); build the "
-        "index again"
-    )
-
-
-def _reason(error: RuntimeError) -> str:
-    """What FAISS says behind the place in its source."""
-    return str(error).splitlines()[0].rpartition("Error: ")[2]
-
-
-def _lists(vectors: np.ndarray, preset: Lists) -> Any:
-    """An inverted file of 4-bit codes, with the vectors that candidates are rescored with."""
-    faiss = faiss_library()
-    width, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
-    # A product quantiser cuts a vector into blocks of equal size. In lists it codes what their
-    # centres leave of a vector: faster at equal recall.
-    size = max(n for n in range(1, max(preset.dims_per_block, 1) + 1) if width % n == 0)
-    codes = f"PQ{width // size}x4fs" if preset.hashed else "Flat"
-    residual = "r" if preset.hashed else ""
-    name = f"IVF{preset.leaves},{codes}{residual}" if preset.leaves else codes
-    index = faiss.index_factory(width, name, metric)
-    for part in ("cp", "pq.cp"):
-        with contextlib.suppress(AttributeError):  # no warning of few vectors: lists may be small
-            operator.attrgetter(part)(index).min_points_per_centroid = 1
-    training_rows = max(preset.training_rows, _OF_LIST * preset.leaves)
-    sample = vectors
-    if preset.hashed and training_rows < len(vectors):
-        rows = np.random.default_rng(0).choice(len(vectors), training_rows, replace=False)
-        sample = vectors[np.sort(rows)]
-    index.train(sample)
-    index.add(vectors)
-    if not preset.hashed:
-        return index
-    stored = {"float32": "Flat", "bfloat16": "SQbf16", "int8": "SQ8"}[preset.reordering]
-    whole = faiss.index_factory(width, stored, metric)
-    whole.train(vectors)
-    whole.add(vectors)
-    return faiss.IndexRefine(index, whole)
-
-
-def _graph(vectors: np.ndarray, preset: Graph) -> Any:
-    """By one thread: threads would link the same vectors differently each time."""
-    faiss = faiss_library()
-    index = faiss.IndexHNSWFlat(vectors.shape[1], preset.links, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = preset.construction
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
-        index.add(vectors)
-    finally:
-        faiss.omp_set_num_threads(threads)
-    return index
-
-
 def flat(vectors: Vectors) -> Any:
     """All vectors, in single precision, as FAISS's exact index; row numbers are its ids."""
     index = faiss_library().IndexFlatIP(vectors.width)
@@ -488,17 +403,13 @@ def stored_bytes(rows: int, width: int, reordering: str = "float32") -> float:
 
 
 def refuse_too_large(rows: int, width: int, method: str = SCANN) -> None:
-    """Raises where a part cannot be built in the memory that is free, with a size that can."""
+    """Raises where a part cannot be built in the memory that is free."""
     import psutil
 
-    free = psutil.virtual_memory().available
-    needed = build_bytes(rows, width, method)
-    if needed <= free:
-        return
-    fitting = int(rows * max(free - _PROCESS, 0) / (needed - _PROCESS) * 0.9)
-    advice = f"give --part_rows {fitting}" if fitting > 1000 else "use a machine with more of it"
-    raise UserError(
-        f"building {ENGINES[method].NAME}'s index of {rows:,} vectors of {width} takes about "
-        f"{needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} are free; {advice}, or --method "
-        "exact, which reads the vectors from the disk"
-    )
+    free, needed = psutil.virtual_memory().available, build_bytes(rows, width, method)
+    if needed > free:
+        raise UserError(
+            f"building {ENGINES[method].NAME}'s index of {rows:,} vectors of {width} takes about "
+            f"{needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} are free; give a smaller "
+            "--part_rows, or --method exact, which reads the vectors from the disk"
+        )

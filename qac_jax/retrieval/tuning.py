@@ -63,8 +63,7 @@ class Tuned:
         if self.chosen.recall >= self.target:
             return sentence
         return (
-            f"{sentence}: {self.target} is out of reach; raise --leaves or give --dims_per_block 1 "
-            "(a graph: --faiss ivf)"
+            f"{sentence}: {self.target} is out of reach; raise --leaves or give --dims_per_block 1"
         )
 
 

@@ -206,7 +206,7 @@ class ExportFaiss(Stage):
                 )
             vectors = opened.vectors
         with out.temporary(FILE) as path:
-            approximate.write_faiss(approximate.flat(vectors), os.fspath(path))
+            approximate.faiss_library().write_index(approximate.flat(vectors), os.fspath(path))
         out.count = corpus.write_ids(out, corpus.Ids(artifact))
         known = artifact.info["encoder"]
         facts = {"rows": out.count, "width": vectors.width, "encoder": known["path"]}

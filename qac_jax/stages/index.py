@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from qac_jax import extras, progress
+from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
@@ -51,11 +50,6 @@ class Index(Stage):
         "auto: exact below 20,000 vectors, ScaNN from there on",
         choices=("auto", "exact", "scann", "faiss"),
     )
-    faiss: str = option(
-        "ivf",
-        "FAISS: an inverted file of 4-bit codes (ivf) or a graph (hnsw, built by one thread)",
-        choices=("ivf", "hnsw"),
-    )
     target_recall: float = option(
         0.0, "ScaNN, FAISS: tune the search to this recall (0: use the preset)", at_least=0, below=1
     )
@@ -63,7 +57,7 @@ class Index(Stage):
     queries: Ref = input("queries to tune on, or their vectors", "vectors", FILE, default="")
     sample: int = option(1000, "tune on N queries, or on vectors without --queries", at_least=2)
     leaves: int = option(
-        -1, "leaves, or lists of ivf (-1: about 2 sqrt(vectors); 0: none)", at_least=-1
+        -1, "leaves, or FAISS's lists (-1: about 2 sqrt(vectors); 0: none)", at_least=-1
     )
     dims_per_block: int = option(2, "dimensions per block of the product quantisation", at_least=1)
     reordering: str = option(
@@ -92,24 +86,10 @@ class Index(Stage):
 
     def check(self) -> None:
         super().check()
-        if self.method != "faiss" and self.faiss != "ivf":
-            raise UserError(f"faiss={self.faiss!r} goes with --method faiss; give that as well")
-        if self.method != "faiss":
-            return
-        if importlib.util.find_spec("faiss") is None:
-            raise UserError(
-                f"--method faiss needs FAISS, which is not installed; {extras.remedy('faiss')},"
-                " or give --method scann"
-            )
-        if self.soar:
-            raise UserError(f"soar={self.soar} is of ScaNN; leave it out, or give --method scann")
-        own = {"leaves": -1, "dims_per_block": 2, "reordering": "float32"}
-        for name in own if self.faiss == "hnsw" else ():
-            if (given := getattr(self, name)) != own[name]:
-                raise UserError(
-                    f"{name}={given!r} does not go with faiss='hnsw', a graph over the vectors "
-                    "themselves; leave it out, or give --faiss ivf"
-                )
+        if self.method == "faiss":
+            from qac_jax.retrieval.approximate import faiss_library
+
+            faiss_library("--method faiss")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import approximate, index
@@ -162,7 +142,6 @@ class Index(Stage):
         return approximate.preset(
             method,
             count,
-            family=self.faiss,
             soar=self.soar,
             leaves=None if self.leaves < 0 else self.leaves,
             dims_per_block=self.dims_per_block,
