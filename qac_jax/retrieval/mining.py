@@ -30,7 +30,6 @@ import numpy as np
 from qac_jax.data.judged import generated_id
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
-from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Ranking
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.hybrid import Hybrid
 
 
-BINS = 20  # of the histogram of a teacher's probabilities
 # Rankings are a little deeper than asked for, since copies of positives are removed from them.
 _ROOM = 16
 # Groups whose queries are encoded in one call.
@@ -129,31 +127,28 @@ class Miner:
             scores, rows = searcher.find(texts, min(depth, len(searcher)))
             rankings[name] = scores, np.where(rows >= 0, self._rows[name][rows], -1)
         for number, question in enumerate(questions):
-            ranks = {
-                name: self._ranks(question, scores[number], rows[number])
-                for name, (scores, rows) in rankings.items()
-            }
-            negatives = list(dict.fromkeys(itertools.chain.from_iterable(ranks.values())))
+            positives, found = list(question.positives), {}
+            for name, (scores, every) in rankings.items():
+                rows = every[number]
+                right = np.isin(rows, positives)
+                right |= np.isin(self._texts[rows], self._texts[positives])
+                # Positives count in the ranks.
+                places = np.flatnonzero((rows >= 0) & ~right)[: self._mining.depth].tolist()
+                found[name] = {
+                    int(rows[i]): (i + 1, round(float(scores[number, i]), 6)) for i in places
+                }
+            negatives = list(dict.fromkeys(itertools.chain.from_iterable(found.values())))
             random.Random(f"{self._seed} {question.id}").shuffle(negatives)
             negatives = negatives[: self._mining.keep]
-            none = (0, None)
+            noted = {n: [of.get(row, (0, None)) for row in negatives] for n, of in found.items()}
             yield {
                 "_id": question.id,
                 "query": question.text,
-                "positives": [self._passages[row]["_id"] for row in question.positives],
+                "positives": [self._passages[row]["_id"] for row in positives],
                 "negatives": [self._passages[row]["_id"] for row in negatives],
-                "ranks": {n: [r.get(row, none)[0] for row in negatives] for n, r in ranks.items()},
-                "scores": {n: [r.get(row, none)[1] for row in negatives] for n, r in ranks.items()},
+                "ranks": {name: [rank for rank, _ in of] for name, of in noted.items()},
+                "scores": {name: [score for _, score in of] for name, of in noted.items()},
             }
-
-    def _ranks(
-        self, question: Question, scores: np.ndarray, rows: np.ndarray
-    ) -> dict[int, tuple[int, float]]:
-        """Row -> (rank, score) of what is not a positive; positives count in the ranks."""
-        positives = list(question.positives)
-        right = np.isin(rows, positives) | np.isin(self._texts[rows], self._texts[positives])
-        places = np.flatnonzero((rows >= 0) & ~right)[: self._mining.depth].tolist()
-        return {int(rows[i]): (i + 1, round(float(scores[i]), 6)) for i in places}
 
 
 def _rows_of(searcher: Searchable, passages: Records) -> np.ndarray:
@@ -174,13 +169,6 @@ def _text_hash(text: str) -> int:
     """Hash of the words, without regard to case and blanks."""
     words = " ".join(text.split()).casefold()
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little")
-
-
-def judged_queries(
-    queries: str | os.PathLike[str], qrels: str | os.PathLike[str], passages: Records
-) -> list[Question]:
-    texts = {query.id: query.text for query in read_queries(queries)}
-    return questions_of(texts, by_query(read_judgements(qrels, queries=texts)), passages)
 
 
 def generated_queries(contexts: Records, passages: Records) -> list[Question]:
@@ -215,81 +203,73 @@ def questions_of(texts: Mapping[str, str], judged: Judgements, passages: Records
     ]
 
 
-class Labeller:
-    """Candidates to records, counting what is kept and why the rest is left out."""
+def label(
+    rule: Labelling,
+    query: Query,
+    ids: Sequence[str],
+    odds: np.ndarray | None,
+    relevant: Mapping[str, float] | None = None,
+    excluded: Collection[str] = (),
+    *,
+    seed: int = 111,
+    counts: Counter[str],
+) -> Record | None:
+    """A record of an artefact of negatives; None for a query without a positive or negative.
 
-    def __init__(self, rule: Labelling, seed: int = 111):
-        self.rule, self._seed = rule, seed
-        self.counts: Counter[str] = Counter()
-        self.histogram = np.zeros(BINS, np.int64)
+    ids: the query's passages in the retriever's order. odds: the teacher's log-odds of the first
+    ones (None: without a teacher, all that are not relevant are negatives). relevant: the judged
+    positives (None: the query has no judgements). excluded: unlabelled passages that may be
+    relevant, which are never negatives. counts: what is kept, and why the rest is left out.
+    """
+    from qac_jax.inference.reranker import probability
 
-    def label(
-        self,
-        query: Query,
-        ids: Sequence[str],
-        odds: np.ndarray | None,
-        relevant: Mapping[str, float] | None = None,
-        excluded: Collection[str] = (),
-    ) -> Record | None:
-        """A record of an artefact of negatives; None for a query without a positive or negative.
-
-        ids: the query's passages in the retriever's order. odds: the teacher's log-odds of the
-        first ones (None: without a teacher, all that are not relevant are negatives). relevant: the
-        judged positives (None: the query has no judgements). excluded: unlabelled passages that may
-        be relevant, which are never negatives.
-        """
-        from qac_jax.inference.reranker import probability
-
-        rule, first = self.rule, ids[: self.rule.depth]
-        if odds is None:
-            odds = sure = np.zeros(len(first))
-        else:
-            odds = odds[: rule.depth]
-            sure = probability(odds)
-            self.histogram += np.histogram(sure, BINS, (0.0, 1.0))[0]
-        self.counts["queries"] += 1
-        positives = dict(relevant or {})
-        if relevant is None or rule.extend:
-            above = [int(i) for i in np.argsort(-odds, kind="stable") if sure[i] > rule.positive]
-            for i in above[:1] if rule.positives == "best" else above:
-                if first[i] not in positives:
-                    positives[first[i]] = float(odds[i])
-                    self.counts["positives by score"] += 1
-        if not positives:
-            self.counts["queries without a positive"] += 1
-            return None
-        barred = {*positives, *excluded, *(relevant or ())}
-        below = [
-            i for i, name in enumerate(first) if sure[i] < rule.negative and name not in barred
-        ]
-        if rule.order == "sampled":
-            below = self._drawn(query.id, below, rule.count)
-        negatives = {first[i]: float(odds[i]) for i in below[: rule.count]}
-        self.counts["negatives"] += len(negatives)
-        wanted = rule.count - len(negatives)
-        if wanted > 0 and rule.fill and relevant is not None:
-            # Candidates of later ranks, which the teacher did not score.
-            later = [name for name in ids[rule.depth : rule.fill] if name not in barred]
-            more = self._drawn(query.id, later, wanted)
-            self.counts["negatives not scored"] += len(more)
-            negatives.update(dict.fromkeys(more, 0.0))
-        if not negatives:
-            self.counts["queries without a negative"] += 1
-            return None
-        self.counts["queries kept"] += 1
-        self.counts["positives"] += len(positives)
-        return {
-            "_id": query.id,
-            "query": query.text,
-            "positives": list(positives),
-            "negatives": list(negatives),
-            "positives_scores": [round(value, 6) for value in positives.values()],
-            "negatives_scores": [round(value, 6) for value in negatives.values()],
-        }
-
-    def _drawn(self, query: str, from_these: Sequence[Any], count: int) -> list[Any]:
-        rng = random.Random(f"{self._seed} {query}")
+    def drawn(from_these: Sequence[Any], count: int) -> list[Any]:
+        rng = random.Random(f"{seed} {query.id}")
         return rng.sample(list(from_these), min(count, len(from_these)))
+
+    first = ids[: rule.depth]
+    if odds is None:
+        odds = sure = np.zeros(len(first))
+    else:
+        odds = odds[: rule.depth]
+        sure = probability(odds)
+    counts["queries"] += 1
+    positives = dict(relevant or {})
+    if relevant is None or rule.extend:
+        above = [int(i) for i in np.argsort(-odds, kind="stable") if sure[i] > rule.positive]
+        for i in above[:1] if rule.positives == "best" else above:
+            if first[i] not in positives:
+                positives[first[i]] = float(odds[i])
+                counts["positives by score"] += 1
+    if not positives:
+        counts["queries without a positive"] += 1
+        return None
+    barred = {*positives, *excluded, *(relevant or ())}
+    below = [i for i, name in enumerate(first) if sure[i] < rule.negative and name not in barred]
+    if rule.order == "sampled":
+        below = drawn(below, rule.count)
+    negatives = {first[i]: float(odds[i]) for i in below[: rule.count]}
+    counts["negatives"] += len(negatives)
+    wanted = rule.count - len(negatives)
+    if wanted > 0 and rule.fill and relevant is not None:
+        # Candidates of later ranks, which the teacher did not score.
+        later = [name for name in ids[rule.depth : rule.fill] if name not in barred]
+        more = drawn(later, wanted)
+        counts["negatives not scored"] += len(more)
+        negatives.update(dict.fromkeys(more, 0.0))
+    if not negatives:
+        counts["queries without a negative"] += 1
+        return None
+    counts["queries kept"] += 1
+    counts["positives"] += len(positives)
+    return {
+        "_id": query.id,
+        "query": query.text,
+        "positives": list(positives),
+        "negatives": list(negatives),
+        "positives_scores": [round(value, 6) for value in positives.values()],
+        "negatives_scores": [round(value, 6) for value in negatives.values()],
+    }
 
 
 def lines_of(record: Mapping[str, Any]) -> list[Record]:
@@ -324,53 +304,64 @@ class RunLabels:
     def records(
         self, queries: Sequence[Query], facts: dict[str, Any], advance: Callable[[int], None]
     ) -> Iterator[Record]:
-        """Labelled records; afterwards `facts` has counts, histogram and accuracy."""
-        labeller, right = Labeller(self.rule, self.seed), Counter[str]()
-        holding = {q.id: self._holding(q.id) for q in queries if q.id in self.answers}
-        # Passages that are positives whatever the teacher's score; None: nothing is known.
-        relevant: dict[str, list[str] | None] = {}
+        """Labelled records; afterwards `facts` has the counts, and how many labels are right."""
+        counts, right = Counter[str](), Counter[str]()
+        # Passages that are positives whatever the teacher's score; none: nothing is known.
+        relevant: dict[str, list[str]] = {}
+        doubtful: dict[str, list[str]] = {}  # candidates that hold an answer
         for name in (query.id for query in queries):
-            relevant[name] = holding[name][:1] if name in holding else None
+            if name in self.answers:
+                has_answer = self.matcher(self.answers[name])
+                records = by_id([self.passages], self._first(name))
+                doubtful[name] = [r["_id"] for r in records if has_answer(r["text"])]
+                relevant[name] = doubtful[name][:1]
             if name in self.judged:
                 relevant[name] = [p for p, grade in self.judged[name].items() if grade > 0]
         scored = self._scored(queries, relevant)
         for query in queries:
-            ids, odds = self.run[query.id].ids, scored[query.id]
-            known = relevant[query.id]
-            record = labeller.label(
+            odds, known = scored[query.id], relevant.get(query.id)
+            record = label(
+                self.rule,
                 query,
-                ids,
-                np.array([odds[name] for name in ids[: self.rule.depth]]) if odds else None,
+                self.run[query.id].ids,
+                np.array([odds[name] for name in self._first(query.id)]) if odds else None,
                 None if known is None else {name: odds.get(name, 0.0) for name in known},
-                {*self.more.get(query.id, ()), *holding.get(query.id, ())},
+                {*self.more.get(query.id, ()), *doubtful.get(query.id, ())},
+                seed=self.seed,
+                counts=counts,
             )
             if record is not None:
-                right.update(accuracy(record, self.truth))
+                if (judged := self.truth.get(query.id)) is not None:
+                    for side, wanted in (("positives", True), ("negatives", False)):
+                        grades = [judged.get(name, 0) > 0 for name in record[side]]
+                        right[side] += grades.count(wanted)
+                        right[f"{side} compared"] += len(grades)
                 yield from lines_of(record) if self.pairs else [record]
             advance(1)
-        facts["counts"] = dict(labeller.counts)
-        facts["histogram"] = labeller.histogram.tolist()
-        facts["accuracy"] = dict(right)
+        facts.update(counts=dict(counts), right=dict(right))
 
-    def _holding(self, query: str) -> list[str]:
-        """Candidates whose text contains an answer, in order."""
-        has_answer = self.matcher(self.answers[query])
-        ids = self.run[query].ids[: self.rule.depth]
-        records = zip(ids, by_id([self.passages], ids), strict=True)
-        return [name for name, record in records if has_answer(record["text"])]
+    def _first(self, query: str) -> tuple[str, ...]:
+        return self.run[query].ids[: self.rule.depth]
 
     def _scored(
-        self, queries: Sequence[Query], relevant: Mapping[str, list[str] | None]
+        self, queries: Sequence[Query], relevant: Mapping[str, list[str]]
     ) -> dict[str, dict[str, float]]:
         """Log-odds of every query's first candidates, and of its known positives."""
         if self.scores is not None:
-            return {query.id: self._known(query.id, self.scores) for query in queries}
+            known: dict[str, dict[str, float]] = {}
+            for query in queries:
+                ranking = self.scores.get(query.id, Ranking((), np.zeros(0)))
+                known[query.id] = dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
+                if absent := [n for n in self._first(query.id) if n not in known[query.id]]:
+                    raise UserError(
+                        f"passage {absent[0]!r} of query {query.id!r} has no score in --scored; "
+                        "reorder the same run with the teacher, as deep as --depth"
+                    )
+            return known
         if self.reranker is None:
             return {query.id: {} for query in queries}
         wanted = {
-            q.id: list(
-                dict.fromkeys([*self.run[q.id].ids[: self.rule.depth], *(relevant[q.id] or ())])
-            )
+            q.id: list(dict.fromkeys([*self._first(q.id), *relevant.get(q.id, ())]))
             for q in queries
         }
         names = list(dict.fromkeys(itertools.chain.from_iterable(wanted.values())))
@@ -379,29 +370,6 @@ class RunLabels:
         odds = iter(self.reranker.score([q for q, _ in pairs], [p for _, p in pairs]).tolist())
         return {query: {name: next(odds) for name in ids} for query, ids in wanted.items()}
 
-    def _known(self, query: str, reranked: Mapping[str, Ranking]) -> dict[str, float]:
-        candidates = self.run[query].ids[: self.rule.depth]
-        scores: dict[str, float] = {}
-        if query in reranked:
-            scores = dict(zip(reranked[query].ids, reranked[query].scores.tolist(), strict=True))
-        if absent := [name for name in candidates if name not in scores]:
-            raise UserError(
-                f"passage {absent[0]!r} of query {query!r} has no score in --scored; reorder the "
-                f"same run with the teacher, to rank {len(candidates)} at least"
-            )
-        return scores
-
-
-def judgements(path: str) -> dict[str, dict[str, int]]:
-    return by_query(read_judgements(path)) if path else {}
-
-
-def questions(path: str) -> dict[str, tuple[str, ...]]:
-    answers = {query.id: query.answers for query in read_queries(path)} if path else {}
-    if path and not any(answers.values()):
-        raise UserError(f"the questions of {path} lack answers; give a file with answers")
-    return answers
-
 
 def plain(query: str) -> str:
     """A query for comparison: without regard to case, blanks and a mark at the end."""
@@ -409,7 +377,7 @@ def plain(query: str) -> str:
 
 
 def queries_to_label(
-    queries: str, run: Collection[str], exclude: Sequence[str | os.PathLike[str]]
+    queries: str, run: Collection[str], exclude: Sequence[os.PathLike[str]]
 ) -> tuple[list[Query], Counter[str]]:
     """The queries of the run, without those of test files; and how many are left out, and why."""
     # File by file: DPR's questions are numbered from 0 in each.
@@ -428,33 +396,17 @@ def queries_to_label(
     return kept, removed
 
 
-def accuracy(record: Mapping[str, Any], truth: Judgements) -> dict[str, int]:
-    """How many labels of a record are right; nothing for a query without judgements."""
-    counts: dict[str, int] = {}
-    if (judged := truth.get(record["_id"])) is not None:
-        for side, relevant in (("positives", True), ("negatives", False)):
-            right = sum((judged.get(name, 0) > 0) == relevant for name in record[side])
-            counts |= {f"{side}_right": right, f"{side}_looked_at": len(record[side])}
-    return counts
-
-
 def summed(
     pieces: Sequence[Mapping[str, Any]], removed: Mapping[str, int], *, judged: bool
 ) -> dict[str, Any]:
-    """Counts, histogram and (where there are judgements to compare with) accuracy of all pieces."""
-    counts: Counter[str] = Counter(removed)
-    right: Counter[str] = Counter()
+    """Counts and, where there is something to compare with, the shares of right labels."""
+    counts, right = Counter(removed), Counter[str]()
     for facts in pieces:
         counts.update(facts["counts"])
-        right.update(facts["accuracy"])
-    histogram = zip(*(facts["histogram"] for facts in pieces), strict=True)
-    info = {"counts": dict(counts), "histogram": [sum(column) for column in histogram]}
-    shares: dict[str, float | int] = {}
-    for side in ("positives", "negatives"):
-        if looked := right[f"{side}_looked_at"]:
-            shares[side] = right[f"{side}_right"] / looked
-            shares[f"{side}_looked_at"] = looked
-    return {**info, "accuracy": shares} if judged else info
+        right.update(facts["right"])
+    sides = (side for side in ("positives", "negatives") if right[f"{side} compared"])
+    shares = {side: right[side] / right[f"{side} compared"] for side in sides}
+    return {"counts": dict(counts), **({"accuracy": shares} if judged else {})}
 
 
 def similar_groups(vectors: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -479,66 +431,63 @@ def similar_groups(vectors: np.ndarray, size: int, rng: np.random.Generator) -> 
     return [groups[place] for place in rng.permutation(len(groups))]
 
 
-@dataclasses.dataclass(frozen=True)
-class Grouper:
-    """Passages and their queries, grouped and scored."""
+def groups(
+    teacher: Hybrid,
+    passages: Records,
+    queries: Mapping[str, Sequence[Query]],
+    size: int,
+    per_passage: int,
+    seed: Sequence[int],
+) -> Iterator[Record]:
+    """All passages grouped, each with some of its queries (by the passage's id), and scored.
 
-    teacher: Hybrid
-    passages: Records
-    queries: Mapping[str, Sequence[Query]]  # passage id -> its queries
-    size: int
-    per_passage: int
-    seed: int
+    Groups without queries are left out; `seed` ends in the number of the grouping.
+    """
+    rng = np.random.default_rng(seed)
+    dense = teacher.parts.dense
+    vectors = dense.vectors.take(np.arange(len(dense))).astype(np.float32)
+    grouped = similar_groups(vectors, size, rng)
 
-    def groups(self, turn: int) -> Iterator[Record]:
-        """One grouping of all passages; groups without queries are left out."""
-        rng = np.random.default_rng([self.seed, turn])
-        dense = self.teacher.parts.dense
-        vectors = dense.vectors.take(np.arange(len(dense))).astype(np.float32)
-        grouped = similar_groups(vectors, self.size, rng)
-        for start in range(0, len(grouped), _TOGETHER):
-            some = grouped[start : start + _TOGETHER]
-            names = [[dense.ids[row] for row in rows.tolist()] for rows in some]
-            asked = [[query for name in of for query in self._drawn(name, rng)] for of in names]
-            texts = [query.text for of in asked for query in of]
-            rows = [of for of, queries in zip(some, asked, strict=True) for _ in queries]
-            scores = iter(self.scores(texts, rows))
-            for number, (ids, queries) in enumerate(zip(names, asked, strict=True), start):
-                if queries:
-                    records = by_id([self.passages], ids)
-                    yield {
-                        "_id": f"{turn}-{number}",
-                        "query_ids": [query.id for query in queries],
-                        "queries": [query.text for query in queries],
-                        "passages": [
-                            {"title": r.get("title") or "", "text": r["text"]} for r in records
-                        ],
-                        "scores": [next(scores).round(6).tolist() for _ in queries],
-                    }
+    def drawn(name: str) -> list[Query]:
+        own = queries.get(name, ())
+        return [own[place] for place in sorted(rng.permutation(len(own))[:per_passage].tolist())]
 
-    def scores(self, questions: Sequence[str], rows: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The teacher's score of each question's rows: 1 is the best passage of both systems."""
-        if not questions:
-            return []
-        parts, weight = self.teacher.parts, self.teacher.settings.weight
-        vectors = self.teacher.encoder.encode(list(questions), "query")
-        highest = parts.dense.search(vectors, 1)[0][:, 0]
-        by_words = parts.by_words(questions, 1)[0][:, 0]
-        words = parts.scores_by_words(questions, rows)
-        lowest = fusion.COSINE if parts.cosine else None
-        found = []
-        for place, wanted in enumerate(rows):
-            near = parts.dense.vectors.take(wanted).astype(np.float32) @ vectors[place]
-            low = float(near.min()) if lowest is None else lowest
-            unit = max(float(highest[place]) - low, 1e-6)
-            both = np.stack([(near - low) / unit, words[place] / max(float(by_words[place]), 1e-6)])
-            found.append(fusion.mixed(both, weight))
-        return found
+    for start in range(0, len(grouped), _TOGETHER):
+        some = grouped[start : start + _TOGETHER]
+        names = [[dense.ids[row] for row in rows.tolist()] for rows in some]
+        asked = [[query for name in of for query in drawn(name)] for of in names]
+        texts = [query.text for of in asked for query in of]
+        rows = [of for of, its in zip(some, asked, strict=True) for _ in its]
+        scores = iter(scores_of(teacher, texts, rows) if texts else ())
+        for number, (ids, its) in enumerate(zip(names, asked, strict=True), start):
+            if its:
+                records = by_id([passages], ids)
+                yield {
+                    "_id": f"{seed[-1]}-{number}",
+                    "query_ids": [query.id for query in its],
+                    "queries": [query.text for query in its],
+                    "passages": [
+                        {"title": r.get("title") or "", "text": r["text"]} for r in records
+                    ],
+                    "scores": [next(scores).round(6).tolist() for _ in its],
+                }
 
-    def _drawn(self, name: str, rng: np.random.Generator) -> list[Query]:
-        queries = self.queries.get(name, ())
-        chosen = rng.permutation(len(queries))[: self.per_passage]
-        return [queries[place] for place in sorted(chosen.tolist())]
+
+def scores_of(
+    teacher: Hybrid, questions: Sequence[str], rows: Sequence[np.ndarray]
+) -> Iterator[np.ndarray]:
+    """The teacher's score of each question's rows: 1 is the best passage of both systems."""
+    parts, weight = teacher.parts, teacher.settings.weight
+    vectors = teacher.encoder.encode(list(questions), "query")
+    highest = parts.dense.search(vectors, 1)[0][:, 0]
+    by_words = parts.by_words(questions, 1)[0][:, 0]
+    words = parts.scores_by_words(questions, rows)
+    for place, wanted in enumerate(rows):
+        near = parts.dense.vectors.take(wanted).astype(np.float32) @ vectors[place]
+        low = fusion.COSINE if parts.cosine else float(near.min())
+        unit = max(float(highest[place]) - low, 1e-6)
+        both = np.stack([(near - low) / unit, words[place] / max(float(by_words[place]), 1e-6)])
+        yield fusion.mixed(both, weight)
 
 
 def by_passage(

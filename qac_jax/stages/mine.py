@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
@@ -23,20 +23,7 @@ from qac_jax.pipeline.inputs import at_most_one_of, one_of, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import mining
-from qac_jax.retrieval.mining import (
-    Grouper,
-    Labelling,
-    Miner,
-    Mining,
-    Question,
-    RunLabels,
-    judgements,
-    questions,
-)
-
-
-if TYPE_CHECKING:
-    pass
+from qac_jax.retrieval.mining import Labelling, Miner, Mining, Question, RunLabels
 
 
 # Queries per file (an interruption loses at most one file) of mine and of label, and per search.
@@ -135,8 +122,9 @@ class Mine(Stage):
         if "contexts" in inputs:
             found = mining.generated_queries(inputs.records("contexts"), passages)
         else:
-            queries, qrels = inputs.text("queries"), inputs.text("qrels")
-            found = mining.judged_queries(queries, qrels, passages)
+            texts = {query.id: query.text for query in read_queries(inputs.text("queries"))}
+            judged = by_query(read_judgements(inputs.text("qrels"), queries=texts))
+            found = mining.questions_of(texts, judged, passages)
         if not found:
             raise UserError("no query has a positive passage; check the queries and judgements")
         return found, passages
@@ -174,14 +162,16 @@ class Group(Stage):
             judged = by_query(read_judgements(inputs.text("qrels")))
             asked = list(read_queries(inputs.text("queries")))
             queries = mining.by_passage(asked, judged, teacher)
-        grouper = Grouper(teacher, passages, queries, self.size, self.per_passage, self.seed)
+        sizes = self.size, self.per_passage
         count = 0
         with progress.Bar("group", total=self.turns * -(-len(passages) // self.size)) as bar:
 
             def made() -> Iterator[dict[str, Any]]:
                 nonlocal count
                 for turn in range(self.turns):
-                    for group in grouper.groups(turn):
+                    for group in mining.groups(
+                        teacher, passages, queries, *sizes, (self.seed, turn)
+                    ):
                         count += len(group["queries"])
                         bar.advance(1)
                         yield group
@@ -189,7 +179,7 @@ class Group(Stage):
             write_records(out, made(), "groups")
         if not out.count:
             raise UserError("no passage of the index has a query; check --contexts or --queries")
-        out.info.update(queries=count, weight=grouper.teacher.settings.weight, size=self.size)
+        out.info.update(queries=count, weight=teacher.settings.weight, size=self.size)
         progress.say(f"group: {count:,} queries in {out.count:,} groups")
 
 
@@ -288,6 +278,13 @@ class Label(Stage):
     def _labels(self, inputs: Inputs, run: Mapping[str, Ranking]) -> RunLabels:
         from qac_jax.inference.reranker import Reranker
 
+        def judgements(name: str) -> mining.Judgements:
+            return by_query(read_judgements(inputs.text(name))) if name in inputs else {}
+
+        asked = read_queries(inputs.text("answers")) if "answers" in inputs else ()
+        answered = {query.id: query.answers for query in asked}
+        if "answers" in inputs and not any(answered.values()):
+            raise UserError(f"the questions of {self.answers} lack answers; give some with answers")
         scores = reranker = None
         if "scored" in inputs:
             (path,) = runs.run_files(inputs.path("scored")).values()
@@ -302,9 +299,9 @@ class Label(Stage):
             scores=scores,
             reranker=reranker,
             passages=inputs.records("passages"),
-            judged=judgements(inputs.text("qrels")),
-            more=judgements(inputs.text("more")),
-            truth=judgements(inputs.text("truth")),
-            answers=questions(inputs.text("answers")),
+            judged=judgements("qrels"),
+            more=judgements("more"),
+            truth=judgements("truth"),
+            answers=answered,
             matcher=answers.matcher,
         )

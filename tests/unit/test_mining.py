@@ -1,6 +1,7 @@
 """Training data from rankings: hard negatives, labels by thresholds, groups of similar passages."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
 from qac_jax.retrieval.corpus import Searchable
 from qac_jax.retrieval.hybrid import Hybrid
-from qac_jax.retrieval.mining import Labeller, Labelling, Miner, Mining, Question
+from qac_jax.retrieval.mining import Labelling, Miner, Mining, Question
 from qac_jax.stages import index, mine
 from qac_jax.stages.tokenize import Tokenize
 
@@ -152,13 +153,13 @@ IDS = tuple("abcdefgh")
 SURE = np.array([0.06, 0.93, 0.52, 0.02, 0.97, 0.01, 0.08, 0.31])
 
 
-def label(labeller: Labeller, **changes: Any) -> dict[str, Any] | None:
-    odds = np.log(SURE / (1 - SURE))
-    return labeller.label(Query("q", "what?"), **{"ids": IDS, "odds": odds, **changes})
+def label(rule: Labelling, **changes: Any) -> tuple[dict[str, Any] | None, Counter[str]]:
+    given = {"ids": IDS, "odds": np.log(SURE / (1 - SURE)), "counts": Counter[str](), **changes}
+    return mining.label(rule, Query("q", "what?"), **given), given["counts"]
 
 
 def labelled(rule: Labelling, seed: int = 111, **changes: Any) -> dict[str, Any]:
-    record = label(Labeller(rule, seed), **changes)
+    record, _ = label(rule, seed=seed, **changes)
     assert record is not None
     return record
 
@@ -189,7 +190,7 @@ def test_judged_queries_keep_their_positives_and_lose_doubtful_negatives() -> No
     extended = labelled(Labelling(depth=8, extend=True, positives="all"), **given)
     assert extended["positives"] == ["c", "z", "e", "b"]
     # Without a candidate that holds an answer there is no positive (Natural Questions).
-    assert label(Labeller(Labelling(depth=8)), relevant={}) is None
+    assert label(Labelling(depth=8), relevant={})[0] is None
 
 
 def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
@@ -212,17 +213,17 @@ def test_what_is_left_out_is_counted() -> None:
         (Labelling(positive=0.99, depth=8), "queries without a positive"),
         (Labelling(negative=0.001, depth=8), "queries without a negative"),
     ):
-        labeller = Labeller(rule)
-        assert label(labeller) is None and labeller.counts[reason] == 1
+        record, counts = label(rule)
+        assert record is None and counts[reason] == 1
 
 
-def test_accuracy_counts_judged_queries_alone() -> None:
-    truth = {"q": {"e": 1, "a": 1}}
-    right = mining.accuracy(labelled(Labelling(depth=8)), truth)
-    assert not mining.accuracy({"_id": "other", "positives": ["x"], "negatives": ["y"]}, truth)
-    pieces = [{"counts": {}, "accuracy": right, "histogram": [1]}]
-    found = mining.summed(pieces, {}, judged=True)["accuracy"]
-    assert (found["positives"], found["negatives"]) == (1.0, 0.75)
+def test_right_labels_are_counted_over_all_pieces() -> None:
+    pieces = [
+        {"counts": {"queries": 1}, "right": {"positives": 1, "positives compared": 1}},
+        {"counts": {"queries": 2}, "right": {"positives compared": 3}},
+    ]
+    found = mining.summed(pieces, {"queries": 4}, judged=True)
+    assert found == {"counts": {"queries": 7}, "accuracy": {"positives": 0.25}}
 
 
 def test_rules_that_mean_nothing() -> None:
