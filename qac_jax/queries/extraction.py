@@ -4,7 +4,7 @@ Of every document a few spans are drawn at random (16 of 4 to 16 words; Meng et 
 ranked by salience: a callable of documents and their spans that scores each span.
 
     Bm25Salience                        BM25 of the document for the span as a query
-    EncoderSalience                     span · document under a dual encoder
+    encoder_salience                    span · document under a dual encoder
     inference.likelihood.Likelihood     log-likelihood of the span given the document, under a T5
 
 The released code cannot extract (its loader never draws spans), so this follows the paper.
@@ -108,24 +108,27 @@ class Extraction:
     origin: str = ""
     part: str = "all"
     seed: int = 0
+    statistics: str = ""  # the file of the corpus statistics, for BM25
+    k1: float = 1.2
+    b: float = 0.75
 
     def contexts(
         self, passages: Sequence[Record], salience: Salience | None
     ) -> Iterator[list[Record]]:
-        if self.method in (*STRUCTURES, KEYWORDS):
-            for passage in passages:
-                if self.method == "title":
-                    texts = [self.title.of(passage)]
-                elif self.method == "anchor":
-                    texts = structure.anchors(passage)
-                else:
-                    rng = np.random.default_rng([self.seed, _number(self.seed, passage["_id"])])
-                    texts = structure.keywords(passage, self.keep, rng)
-                yield [self._context(text, None) for text in texts if text]
+        if self.method in (*SALIENCES, RANDOM):
+            by_draw = [self._spans(passages, salience, draw) for draw in range(self.draws)]
+            for of_passage in zip(*by_draw, strict=True):
+                yield list(itertools.chain.from_iterable(of_passage))
             return
-        by_draw = [self._spans(passages, salience, draw) for draw in range(self.draws)]
-        for of_passage in zip(*by_draw, strict=True):
-            yield list(itertools.chain.from_iterable(of_passage))
+        for passage in passages:
+            if self.method == "title":
+                texts = [self.title.of(passage)]
+            elif self.method == "anchor":
+                texts = structure.anchors(passage)
+            else:
+                rng = np.random.default_rng([self.seed, _number(self.seed, passage["_id"])])
+                texts = structure.keywords(passage, self.keep, rng)
+            yield [self._context(text, None) for text in texts if text]
 
     def _spans(
         self, passages: Sequence[Record], salience: Salience | None, draw: int
@@ -148,26 +151,15 @@ class Extraction:
 class Job:
     """Passages `start` to `stop` of one output file; `earlier` are contexts to keep."""
 
+    passages: Records
+    start: int
+    stop: int
+    target: str
     extraction: Extraction
-    passages: Records
-    earlier: Records | None
-    start: int
-    stop: int
-    target: str
-    statistics: str = ""  # the file of the corpus statistics, for BM25
-    k1: float = 1.2
-    b: float = 0.75
+    earlier: Records | None = None
 
 
-@dataclass(frozen=True)
-class CountJob:
-    passages: Records
-    start: int
-    stop: int
-    target: str
-
-
-def count_words(job: CountJob) -> dict[str, Any]:
+def count_words(job: Job) -> dict[str, Any]:
     """Statistics of one part of the corpus, written to a file."""
     statistics = Statistics.of(p["text"] for p in job.passages.range(job.start, job.stop))
     statistics.save(job.target)
@@ -183,7 +175,8 @@ def write_shard(
     """
     extraction = job.extraction
     if extraction.method == "bm25":
-        salience = Bm25Salience(Statistics.load(job.statistics), job.k1, job.b)
+        statistics = Statistics.load(extraction.statistics)
+        salience = Bm25Salience(statistics, extraction.k1, extraction.b)
     counts = {"extracted": 0, "without": 0}
 
     def records() -> Iterator[Mapping[str, Any]]:
@@ -305,14 +298,10 @@ class Bm25Salience:
         return found
 
 
-@dataclass(frozen=True)
-class EncoderSalience:
-    encoder: Encoder
-
-    def __call__(
-        self, documents: Sequence[str], spans: Sequence[Sequence[str]]
-    ) -> list[np.ndarray]:
-        whole = self.encoder.encode(documents, "passage")
-        flat = self.encoder.encode([span for of in spans for span in of], "query")
-        parts = np.split(flat, np.cumsum([len(of) for of in spans])[:-1])
-        return [part @ vector for part, vector in zip(parts, whole, strict=True)]
+def encoder_salience(
+    encoder: Encoder, documents: Sequence[str], spans: Sequence[Sequence[str]]
+) -> list[np.ndarray]:
+    whole = encoder.encode(documents, "passage")
+    flat = encoder.encode([span for of in spans for span in of], "query")
+    parts = np.split(flat, np.cumsum([len(of) for of in spans])[:-1])
+    return [part @ vector for part, vector in zip(parts, whole, strict=True)]

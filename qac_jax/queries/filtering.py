@@ -3,11 +3,10 @@
 First by rules for each query (`Filter`), then, if given, by a retriever and by a cross-encoder.
 """
 
-import collections
 import dataclasses
 import itertools
-import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,9 +16,9 @@ from qac_jax.formats.records import Records
 from qac_jax.retrieval.corpus import Searchable
 
 
-Context = Mapping[str, Any]
-# (query, passage text) pairs to scores, the higher the better.
-Scorer = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
+Record = Mapping[str, Any]
+# Queries and the texts of their passages -> probabilities that these answer them.
+Judge = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
 
 _WORD = re.compile(r"\w+")
 _TOGETHER = 1024
@@ -42,9 +41,6 @@ class Filter(Checked):
         "drop texts that are no questions: without a question word or verb, or with a "
         "repeated pair of words",
     )
-    drop_copies: int = option(
-        0, "drop texts of at least N words copied from the passage (0: keep)", at_least=0
-    )
     specific: float = option(
         0.0,
         "drop texts hardly likelier given their passage than given others: whose tokens' mean "
@@ -59,12 +55,9 @@ class Filter(Checked):
         0.5, "drop texts with a lower probability by --cross_encoder", at_least=0, at_most=1
     )
 
-    def __call__(
-        self, contexts: Sequence[Context], passage: str, dropped: collections.Counter[str]
-    ) -> list[Context]:
+    def __call__(self, contexts: Sequence[Record], dropped: Counter[str]) -> list[Record]:
         """The contexts that are kept, in order; `dropped` counts the others by reason."""
         kept, known = [], set()
-        text = f" {plain(passage)} " if self.drop_copies else ""
         for context in contexts:
             words = plain(context["text"])
             if self.drop_empty and not words:
@@ -73,8 +66,6 @@ class Filter(Checked):
                 dropped["repeated"] += 1
             elif self.well_formed and not is_question(words):
                 dropped["not well-formed"] += 1
-            elif text and words.count(" ") + 1 >= self.drop_copies and f" {words} " in text:
-                dropped["copied"] += 1
             else:
                 known.add(words)
                 kept.append(context)
@@ -97,10 +88,10 @@ def is_question(words: str) -> bool:
 
 
 def specific(
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[Record],
     values: Sequence[Sequence[float]],
     least: float,
-    dropped: collections.Counter[str],
+    dropped: Counter[str],
 ) -> list[dict[str, Any]]:
     """Queries whose specificity is at least `least`, the most specific of a passage first.
 
@@ -120,10 +111,7 @@ def specific(
 
 
 def found_again(
-    records: Sequence[Mapping[str, Any]],
-    index: Searchable,
-    depth: int,
-    dropped: collections.Counter[str],
+    records: Sequence[Record], index: Searchable, depth: int, dropped: Counter[str]
 ) -> list[dict[str, Any]]:
     """Round trip: queries for which the index ranks their own passage among the first `depth`."""
     pairs = [(r["_id"], c["text"]) for r in records for c in r["contexts"]]
@@ -135,39 +123,23 @@ def found_again(
     return _with(records, verdicts, "not found again", dropped)
 
 
-def judge(cross_encoder: str | os.PathLike[str]) -> Scorer:
-    """Probabilities that a passage answers a query, by a cross-encoder's folder."""
-    from qac_jax.inference.reranker import Reranker, probability
-
-    reranker = Reranker.load(cross_encoder)
-
-    def score(pairs: Sequence[tuple[str, str]]) -> Sequence[float]:
-        queries, passages = zip(*pairs, strict=True)
-        return probability(reranker.score(queries, passages)).tolist()
-
-    return score
-
-
 def scored_well(
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[Record],
     texts: Sequence[str],
-    score: Scorer,
+    judge: Judge,
     least: float,
-    dropped: collections.Counter[str],
+    dropped: Counter[str],
 ) -> list[dict[str, Any]]:
-    """Queries whose score with their passage, by a cross-encoder, is at least `least`."""
+    """Queries that their passage, with this text, answers with a probability of `least` or more."""
     pairs = [
         (c["text"], text) for r, text in zip(records, texts, strict=True) for c in r["contexts"]
     ]
-    verdicts = [value >= least for value in score(pairs)] if pairs else []
+    verdicts = [value >= least for value in judge(*zip(*pairs, strict=True))] if pairs else []
     return _with(records, verdicts, "scored low", dropped)
 
 
 def _with(
-    records: Sequence[Mapping[str, Any]],
-    verdicts: Sequence[bool],
-    reason: str,
-    dropped: collections.Counter[str],
+    records: Sequence[Record], verdicts: Sequence[bool], reason: str, dropped: Counter[str]
 ) -> list[dict[str, Any]]:
     verdict = iter(verdicts)
     filtered = []
@@ -181,19 +153,15 @@ def _with(
 PARTS = ("all", "train", "held_out")
 
 
-def belongs(passage: Mapping[str, Any], part: str) -> bool:
+def belongs(passage: Record, part: str) -> bool:
     return part == "all" or bool(passage.get("held_out")) == (part == "held_out")
 
 
-def shown(artifact: Artifact, count: int = 3, *, origins: bool = False) -> str:
-    """Some passages and their contexts, as a preview."""
+def shown(artifact: Artifact) -> str:
+    """Three passages and their contexts, as a preview."""
     records = Records(artifact)
     lines = []
-    for place in range(min(count, len(records))):
-        record = records[place * len(records) // count]
-        lines.append(record["_id"])
-        lines += [
-            f"  {c['origin']}: {c['text']}" if origins else f"  {c['text']}"
-            for c in record["contexts"]
-        ]
+    for place in range(min(3, len(records))):
+        record = records[place * len(records) // 3]
+        lines += [record["_id"], *(f"  {c['origin']}: {c['text']}" for c in record["contexts"])]
     return "\n".join(lines)

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax.errors import UserError
-from qac_jax.formats.judgements import by_query, read_judgements
+from qac_jax.formats.judgements import read_judgements
 from qac_jax.formats.queries import read_queries
-from qac_jax.queries.prompts import PROMPTS, Prompt
+from qac_jax.queries.prompts import PROMPTS
 from qac_jax.text.sentences import Splitter
 
 
@@ -69,49 +69,32 @@ def questions(
             yield _record(passage["_id"], prefix, f"{title} {text}" if title else text, "", answers)
 
 
-def label_free(
-    passages: Sequence[Mapping[str, Any]], splitter: Splitter, prompts: Mapping[str, Prompt]
-) -> Iterator[Record]:
+def label_free(passages: Sequence[Mapping[str, Any]], splitter: Splitter) -> Iterator[Record]:
     """Passages with each of the four prompts, with targets from the passages alone."""
     frequencies = Frequencies(passage["text"] for passage in passages)
     for passage in passages:
         for name, (text, answer) in targets_of(passage, frequencies, splitter).items():
-            before, after = prompts[name].before, prompts[name].after
-            yield _record(f"{passage['_id']}#{name}", before, text, after, [answer])
+            prompt = PROMPTS[name]
+            yield _record(f"{passage['_id']}#{name}", prompt.before, text, prompt.after, [answer])
 
 
 def judged_queries(folder: str, splits: Sequence[str]) -> dict[str, list[str]]:
-    """passage -> its questions in these splits of a BEIR folder."""
+    """passage -> its questions in those of these splits that a BEIR folder has."""
+    below = os.path.join(folder, "qrels")
+    if not os.path.isdir(below):
+        raise UserError(f"{folder} has no folder qrels; expected a collection in BEIR's layout")
     texts = {query.id: query.text for query in read_queries(os.path.join(folder, "queries.jsonl"))}
     questions_of: dict[str, list[str]] = defaultdict(list)
-    for split in splits:
-        file = os.path.join(folder, "qrels", f"{split}.tsv")
-        for query, judged in by_query(read_judgements(file, queries=texts)).items():
-            for passage, grade in judged.items():
-                if grade > 0:
-                    questions_of[passage].append(texts[query])
+    for file in (os.path.join(below, f"{split}.tsv") for split in splits):
+        grades = read_judgements(file, queries=texts) if os.path.exists(file) else iter(())
+        for query, passage, grade in grades:
+            if grade > 0:
+                questions_of[passage].append(texts[query])
     return questions_of
-
-
-def documents_apart(
-    passages: Sequence[Mapping[str, Any]], unseen: Mapping[str, Any]
-) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """(passages of documents without a passage in `unseen`, the other passages)."""
-    theirs = {p["doc"] for p in passages if p["_id"] in unseen}
-    return (
-        [p for p in passages if p["doc"] not in theirs],
-        [p for p in passages if p["doc"] in theirs],
-    )
 
 
 def _record(name: str, before: str, text: str, after: str, answers: Sequence[str]) -> Record:
     return {"_id": name, "before": before, "text": text, "after": after, "targets": list(answers)}
-
-
-def check_prompts(prompts: Mapping[str, Prompt]) -> None:
-    """Raises UserError where one of the four prompts is missing."""
-    if missing := sorted(set(PROMPTS) - set(prompts)):
-        raise UserError(f"prompts lack {', '.join(missing)}; expected {', '.join(PROMPTS)}")
 
 
 class Frequencies:
@@ -180,8 +163,7 @@ def key_phrase(text: str, frequencies: Frequencies) -> str:
         rare = sum(map(frequencies.weight, parts)) / math.sqrt(len(parts))
         return (math.log1p(frequency[name]) * rare, name)
 
-    best = max(frequency, key=telling, default="")
-    return as_written.get(best, "")
+    return as_written.get(max(frequency, key=telling, default=""), "")
 
 
 def central_sentence(sentences: Sequence[str], frequencies: Frequencies) -> str:

@@ -16,7 +16,7 @@ import collections
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qac_jax import progress
@@ -78,11 +78,13 @@ class Questions(Checked):
     )
 
 
+@dataclasses.dataclass(frozen=True)
 class Collector:
     """Chooses among the questions of a folder (or of docstrings) and generated ones."""
 
-    def __init__(self, chosen: Questions, passages: Records, seed: int):
-        self._chosen, self._passages, self._seed = chosen, passages, seed
+    chosen: Questions
+    passages: Records
+    seed: int
 
     def of_docstrings(self, contexts: Records | None) -> dict[str, JudgedQueries]:
         """Questions of docstrings.
@@ -93,12 +95,12 @@ class Collector:
         train, test = (JudgedQueries({}, {}, "summary lines") for _ in range(2))
         held: set[str] = set()
         named: dict[tuple[str, str], str] = {}  # all passages of one docstring answer it
-        for passage in self._passages:
+        for passage in self.passages:
             if passage.get("held_out"):
                 held.add(passage["_id"])
             split = test if passage.get("held_out") else train
             text = " ".join(passage.get("summary", "").split()).rstrip(".")
-            if text and (split is test or self._chosen.train != "none"):
+            if text and (split is test or self.chosen.train != "none"):
                 place = passage["doc"], passage["title"]
                 name = named.setdefault(place, f"summary:{passage['_id']}")
                 split.texts[name] = text
@@ -108,10 +110,10 @@ class Collector:
                 "no passage of --passages has a summary line; expected passages of "
                 "qac prepare --format python_docs"
             )
-        if contexts is not None and self._chosen.train != "none":
+        if contexts is not None and self.chosen.train != "none":
             made = JudgedQueries({}, {}, GENERATED)
             for record in contexts:
-                texts = record["contexts"][: self._chosen.each]
+                texts = record["contexts"][: self.chosen.each]
                 for number, context in enumerate(() if record["_id"] in held else texts):
                     name = generated_id(record["_id"], number)
                     made.texts[name], made.judged[name] = context["text"], {record["_id"]: 1}
@@ -132,31 +134,20 @@ class Collector:
         return {TRAIN: learned, TEST: tested}
 
     def of_split_corpus(
-        self,
-        folder: str,
-        training: Sequence[Records],
-        validation: Records | None,
-        test: Records | None,
+        self, folder: str, training: Sequence[Records], aside: Mapping[str, Records | None]
     ) -> tuple[dict[str, JudgedQueries], dict[str, dict[str, int]]]:
         """(questions by their part, how many were removed from each and why) where the corpus was
-        split before anything was generated."""
+        split before anything was generated; `aside` are the contexts of test and validation."""
         log = unjudged(folder)
-        learned, asked, others = (None, None, None) if log else self._parts(folder)
+        learned, *others = (None, None, None) if log else self._parts(folder)
         sets = {}
-        parts = ((TEST, asked, test), (VALIDATION, others, validation))
-        for part, known, contexts in parts:
-            if not known and contexts is None:
-                raise UserError(
-                    f"the folder has no judged questions for {part}; give generated ones, by "
-                    f"--{part}_contexts"
-                )
+        for part, known in zip((TEST, VALIDATION), others, strict=True):
+            contexts = aside[part]
             # The first of each passage is the most specific, if they are sorted so.
             sets[part] = known or generated([contexts] if contexts else [], 1)
-        sets[TRAIN] = JudgedQueries({}, {}, "")
-        if learned is not None:
-            sets[TRAIN] += learned
+        sets[TRAIN] = learned or JudgedQueries({}, {}, "")
         if training:
-            made, most = generated(training, self._chosen.each), self._chosen.at_most
+            made, most = generated(training, self.chosen.each), self.chosen.at_most
             if most and len(made.texts) > most:
                 kept = frozenset(sorted(made.texts, key=self._place)[:most])
                 made = made.only([name for name in made.texts if name in kept], made.origin)
@@ -174,14 +165,12 @@ class Collector:
         for name, questions in sets.items():
             if not questions.texts:
                 raise UserError(
-                    f"there are no questions for {name}; add documents, judged queries, or another "
-                    "generator"
+                    f"there are no questions for {name}; add documents, judged queries, or "
+                    "generated ones by another generator"
                 )
         return sets, removed
 
-    def _parts(
-        self, folder: str
-    ) -> tuple[JudgedQueries | None, JudgedQueries | None, JudgedQueries | None]:
+    def _parts(self, folder: str) -> tuple[JudgedQueries | None, ...]:
         """Judged queries for training, for the test, and of another split.
 
         Where only training queries are judged, a fixed share of them is for the test.
@@ -190,7 +179,7 @@ class Collector:
         learned = judged.pop(TRAIN, None)
         tested = next((judged.pop(name) for name in TEST_SPLITS if name in judged), None)
         if tested is None and learned is not None:
-            most = self._chosen.held_out * 2**32
+            most = self.chosen.held_out * 2**32
             aside = [name for name in learned.judged if self._place(name) < most]
             rest = [name for name in learned.judged if self._place(name) >= most]
             if not aside or not rest:
@@ -212,7 +201,7 @@ class Collector:
         if not files or not queries:
             return {}
         texts = {query.id: query.text for query in read_queries(queries)}
-        known = IdSet(self._passages.ids())
+        known = IdSet(self.passages.ids())
         splits = {}
         for split, file in files.items():
             grades = by_query(read_judgements(file))
@@ -240,7 +229,7 @@ class Collector:
 
     def _place(self, name: str) -> int:
         """A number below 2^32, a hash of the seed and this id."""
-        digest = hashlib.blake2b(f"{self._seed} {name}".encode(), digest_size=4).digest()
+        digest = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little")
 
 

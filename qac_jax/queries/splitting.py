@@ -52,25 +52,15 @@ class Splitting(Checked):
         return min(wanted, self.at_most, int(_MOST * passages))
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """The part of every passage, in order, and whether documents or passages were split."""
-
-    parts: tuple[str, ...]
-    by: str
-
-    def count(self, part: str) -> int:
-        return self.parts.count(part)
-
-
 def split(
     passages: Iterable[Mapping[str, Any]],
     settings: Splitting,
     *,
     aside: Iterable[str] = (VALIDATION, TEST),
     seed: int = 0,
-) -> Split:
-    """The part of each passage, by the hashes of their documents' ids.
+) -> tuple[list[str], str]:
+    """The part of each passage, by the hashes of their documents' ids, and whether documents or
+    passages were split.
 
     `aside`: the parts that are needed; without "test", as where people judged test questions, those
     passages are for training.
@@ -93,7 +83,7 @@ def split(
             )
         part_of |= dict.fromkeys(taken, part)
         left = {group: size for group, size in left.items() if group not in part_of}
-    return Split(tuple(part_of.get(group, TRAIN) for group in groups), by)
+    return [part_of.get(group, TRAIN) for group in groups], by
 
 
 def _taken(sizes: Mapping[str, int], target: int) -> list[str]:

@@ -1,30 +1,21 @@
 """`qac extract`: passages → pseudo-queries taken from their text: spans, titles, anchors."""
 
 import dataclasses
+import functools
 import os
-import shutil
 from collections.abc import Sequence
-from typing import Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats.records import write_offsets
 from qac_jax.inference.settings import Inference, LikelihoodOptions
-from qac_jax.pipeline import costs, hosts, sharding
+from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
-from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, pooled, record_files, sharded
+from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, cut, pooled, record_files, sharded
 from qac_jax.pipeline.stage import Inputs, Plan, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries import extraction
-from qac_jax.queries.extraction import (
-    CountJob,
-    EncoderSalience,
-    Extraction,
-    Job,
-    Salience,
-    SpanSampling,
-    Statistics,
-)
+from qac_jax.queries.extraction import Extraction, Job, Salience, SpanSampling, Statistics
 from qac_jax.queries.filtering import PARTS, shown
 from qac_jax.queries.structure import TitleRule
 
@@ -57,7 +48,6 @@ class Extract(Stage):
         choices=("bm25", "plm", "self", "random", "title", "anchor", "keywords"),
     )
     scorer: Ref = model_input("model of plm (a T5) or self (a dual encoder)", default="")
-    statistics: Ref = input("bm25: extraction that has the word statistics", "contexts", default="")
     part: str = option(
         "all", "passages to use: all, held out, or the others (train)", choices=PARTS
     )
@@ -88,14 +78,11 @@ class Extract(Stage):
         if (self.method in _BY_MODEL) != bool(self.scorer):
             wanted = "takes a model; give --scorer" if not self.scorer else "takes no model"
             raise UserError(f"--method {self.method} {wanted}")
-        if self.statistics and self.method != "bm25":
-            raise UserError("--statistics are for --method bm25; leave them out")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         passages, contexts = inputs.records("passages"), inputs.get_records("contexts")
         size = self.shard_passages or min(_SHARD, max(_FEW, -(-len(passages) // 8)))
-        pieces = sharding.cut(len(passages), size) if len(passages) else []
-        statistics = self._statistics(inputs, out, passages, pieces)
+        pieces = cut(len(passages), size) if len(passages) else []
         what = Extraction(
             self.method,
             self.sampling,
@@ -105,37 +92,41 @@ class Extract(Stage):
             self.origin,
             self.part,
             self.seed,
+            os.path.abspath(out.path / _STATISTICS),
+            self.k1,
+            self.b,
         )
 
-        def job(start: int, stop: int, name: str) -> Job:
-            target = os.path.abspath(out.part(name))
-            return Job(what, passages, contexts, start, stop, target, statistics, self.k1, self.b)
+        def jobs(base: str, into: Writer) -> list[ShardFile]:
+            def job(start: int, stop: int, name: str) -> Job:
+                target = os.path.abspath(into.part(name))
+                return Job(passages, start, stop, target, what, contexts)
 
-        jobs = record_files(_FILES, pieces, job)
-        salience = self._salience(inputs)
+            return record_files(base, pieces, job)
+
+        if self.method == "bm25" and _STATISTICS not in out.done:
+            counts = out.inner("counts")
+            self._count(jobs("counts", counts), counts, out)
+        salience, shards = self._salience(inputs), jobs(_FILES, out)
         if salience is None:
-            made = pooled(out, jobs, extraction.write_shard, self.pool, "extract", "passages")
+            made = pooled(out, shards, extraction.write_shard, self.pool, "extract", "passages")
         else:
 
             def write(shard: ShardFile, bar: progress.Bar) -> Facts:
                 return extraction.write_shard(shard.job, salience, bar.advance)
 
-            made = sharded(out, jobs, write, "extract", "passages")
+            made = sharded(out, shards, write, "extract", "passages")
         if not out.joins:
             return
-        write_offsets(out, _FILES, len(jobs))
-        out.info.update(
-            method=self.method,
-            origin=self.origin or None,
-            extracted=sum(facts["extracted"] for facts in made),
-            without=sum(facts["without"] for facts in made),
-        )
+        write_offsets(out, _FILES, len(shards))
+        sums = {name: sum(facts[name] for facts in made) for name in ("extracted", "without")}
+        out.info.update(method=self.method, origin=self.origin or None, **sums)
         progress.say(
-            f"extract: {out.info['extracted']:,} texts; {out.info['without']:,} passages have none"
+            f"extract: {sums['extracted']:,} texts; {sums['without']:,} passages have none"
         )
 
     def summary(self, artifact: Artifact) -> str:
-        return shown(artifact, origins=True)
+        return shown(artifact)
 
     def _salience(self, inputs: Inputs) -> Salience | None:
         """The model that ranks spans, loaded once, on all devices of this process."""
@@ -143,42 +134,22 @@ class Extract(Stage):
             from qac_jax.inference.encoder import Encoder
 
             encoder = Encoder.load(inputs.path("scorer"), inference=self.inference)
-            return EncoderSalience(encoder)
+            return functools.partial(extraction.encoder_salience, encoder)
         if self.method == "plm":
             from qac_jax.inference.likelihood import Likelihood
 
             return Likelihood.load(inputs.path("scorer"), self.scoring, self.inference)
         return None
 
-    def _statistics(
-        self, inputs: Inputs, out: Writer, passages: Any, pieces: Sequence[tuple[int, int]]
-    ) -> str:
+    def _count(self, shards: Sequence[ShardFile], counts: Writer, out: Writer) -> None:
         """The file with the corpus's word counts, summed over shards."""
-        if self.method != "bm25":
-            return ""
-        target = os.path.abspath(out.path / _STATISTICS)
-        if _STATISTICS in out.done:
-            return target
-        counts = out.inner("counts")
-
-        def job(start: int, stop: int, name: str) -> CountJob:
-            return CountJob(passages, start, stop, os.path.abspath(counts.part(name)))
-
-        shards = record_files("counts", pieces, job)
-        if not self.statistics:
-            count = extraction.count_words
-            pooled(counts, shards, count, self.pool, "count words", "passages")
+        pooled(counts, shards, extraction.count_words, self.pool, "count words", "passages")
 
         def join() -> None:
-            out.begin(_STATISTICS)
-            if self.statistics:
-                shutil.copyfile(inputs.artifact("statistics").file(_STATISTICS), target)
-            else:
-                total = Statistics()
-                for shard in shards:
-                    total.add(Statistics.load(os.fspath(counts.path / shard.name)))
-                total.save(target)
+            target, total = out.begin(_STATISTICS), Statistics()
+            for shard in shards:
+                total.add(Statistics.load(os.fspath(counts.path / shard.name)))
+            total.save(target)
             out.adopt(_STATISTICS)
 
         hosts.once("statistics", join)
-        return target

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.formats.records import write_lines, write_offsets
+from qac_jax.formats.records import Records, write_lines, write_offsets
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.pipeline import costs, hosts
@@ -20,10 +20,6 @@ from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input,
 from qac_jax.queries import filtering, prompts
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.prompts import Prompt
-
-
-if TYPE_CHECKING:
-    from qac_jax.queries.generation import Sources
 
 
 _FILES = "contexts"
@@ -93,12 +89,19 @@ class Generate(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.queries import generation
+        from qac_jax.retrieval import search
 
         passages, asked = inputs.records("passages"), len(self._prompts())
         size = self.shard_passages or (_FEW if len(passages) < _MILLION else _MANY)
         pieces = cut(len(passages), size)
         shards = record_files(_FILES, pieces, lambda start, stop, _: (start, stop), each=asked)
-        sources = self._sources(inputs, out, passages, size)
+        selection = generation.Selection(
+            self.part,
+            self.filter,
+            search.open_index(inputs.path("index"), inputs.text("encoder")) if self.index else None,
+            _judge(inputs.path("cross_encoder")) if self.cross_encoder else None,
+        )
+        source = self._source(inputs, out, passages, size)
         began, tokens = time.monotonic(), 0
 
         def write(shard: ShardFile, bar: progress.Bar) -> Facts:
@@ -109,15 +112,17 @@ class Generate(Stage):
                 bar.advance(requests, **rate)
 
             start, stop = shard.job
-            records, facts = sources.shard(start, stop, report)
+            records, facts = generation.shard(source, passages, selection, start, stop, report)
             return {**write_lines(out.part(shard.name), records), **facts}
 
         made = sharded(out, shards, write, "generate", "texts")
         if not out.joins:
             return
-        info, sentence = generation.summed(made)
+        info = generation.summed(made)
         out.info.update(info)
-        progress.say(f"generate: {sentence}")
+        left = ", ".join(f"{count:,} {reason}" for reason, count in info["dropped"].items())
+        kept = f"generate: {info['kept']:,} of {info['texts']:,} texts kept"
+        progress.say(f"{kept} (left out: {left})" if left else kept)
         write_offsets(out, _FILES, len(shards))
 
     def summary(self, artifact: Artifact) -> str:
@@ -128,24 +133,14 @@ class Generate(Stage):
         most = self.decoding.max_tokens
         return prompts.named(self.prompts, prefix=self.prefix, origin=self.origin, max_tokens=most)
 
-    def _sources(self, inputs: Inputs, out: Writer, passages: Any, size: int) -> Sources:
-        """The source of a shard's texts, with the filter applied to them."""
+    def _source(self, inputs: Inputs, out: Writer, passages: Records, size: int) -> Any:
+        """What a shard's texts come from."""
         from qac_jax.queries import generation
-        from qac_jax.retrieval import search
 
-        encoder = inputs.text("encoder")
-        selection = generation.Selection(
-            part=self.part,
-            filter=self.filter,
-            index=search.open_index(inputs.path("index"), encoder) if self.index else None,
-            judge=filtering.judge(inputs.path("cross_encoder")) if self.cross_encoder else None,
-        )
         if self.imported:
             if self.filter.specific:
-                progress.say(
-                    "generate: specific is not applied, as it needs the queries' generator"
-                )
-            made = generation.Import(passages, selection, out.scratch("imports"), size)
+                progress.say("generate: specific is not applied; it needs the queries' generator")
+            made = generation.Import(passages, out.scratch("imports"), size)
             given = inputs.text("imported"), self.origin or "imported", self.skip_bad
             hosts.once("imports", lambda: made.fill(*given))
             return made
@@ -161,4 +156,12 @@ class Generate(Stage):
             max_input=self.max_input,
             partitions=self.partitions,
         )
-        return generation.Generation(passages, selection, generator, asked, self.title)
+        return generation.Generation(generator, asked, self.title)
+
+
+def _judge(cross_encoder: Any) -> filtering.Judge:
+    """Probabilities that passages answer queries, by a cross-encoder's folder."""
+    from qac_jax.inference.reranker import Reranker, probability
+
+    reranker = Reranker.load(cross_encoder)
+    return lambda queries, passages: probability(reranker.score(queries, passages)).tolist()

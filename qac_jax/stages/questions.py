@@ -9,13 +9,14 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from qac_jax import fields, progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.data.judged import generated_from
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
@@ -32,10 +33,10 @@ from qac_jax.formats.judgements import (
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.registry import QUERIES
-from qac_jax.pipeline.inputs import skip_bad_option
+from qac_jax.pipeline.inputs import one_of, skip_bad_option
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, option, part
 from qac_jax.queries import questions, splitting
-from qac_jax.queries.questions import GENERATED, Collector, Questions, made_by
+from qac_jax.queries.questions import Collector, Questions, made_by
 from qac_jax.queries.splitting import PARTS, TEST, TRAIN, VALIDATION, Splitting
 from qac_jax.retrieval.corpus import read_passages
 from qac_jax.retrieval.mining import plain
@@ -48,6 +49,7 @@ class Collect(Stage):
     VERB = "collect"
     KIND = "questions"
     VERSION = 3
+    GROUPS = (one_of("collection", "summaries"),)
     EXAMPLE = "qac step collect --collection data/mine --passages out/passages --out out/questions"
 
     collection: Ref = input("folder in BEIR's layout, judged or not", FILE, default="")
@@ -62,21 +64,13 @@ class Collect(Stage):
 
     def check(self) -> None:
         super().check()
-        if not self.collection and not self.summaries:
+        split = bool(self.validation_contexts)
+        alone = self.summaries and (split or "," in self.contexts)
+        if alone or not split and (self.test_contexts or self.contexts and not self.summaries):
             raise UserError(
-                "collect needs queries; give --collection, or --summaries for docstrings"
+                "--contexts and --test_contexts need --validation_contexts too; --summaries take "
+                "one --contexts and nothing else; leave out what does not fit"
             )
-        if self.collection and self.summaries:
-            raise UserError("--summaries replaces the questions of --collection; give one of them")
-        if self.chosen.train == "none" and not self.summaries:
-            raise UserError("train='none' is for --summaries; expected auto or judged")
-        if self.summaries and (self.validation_contexts or self.test_contexts):
-            raise UserError("--summaries take no validation and test contexts; leave them out")
-        if self.test_contexts and not self.validation_contexts:
-            raise UserError("--test_contexts need --validation_contexts too; give both")
-        folder_alone = self.collection and not self.validation_contexts
-        if self.contexts and folder_alone:
-            raise UserError("--contexts need --validation_contexts too, or --summaries; give both")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         folder = inputs.text("collection")
@@ -84,14 +78,11 @@ class Collect(Stage):
             raise UserError(f"{folder} is not a folder; give one with corpus.jsonl in it")
         given = inputs.get("contexts", ())
         contexts = [Records(artifact) for artifact in given]
-        if len(contexts) > 1 and not self.validation_contexts:
-            raise UserError("several --contexts are for --validation_contexts; give one of them")
         collector = Collector(self.chosen, inputs.records("passages"), self.seed)
         removed: Mapping[str, Mapping[str, int]] = {}
-        aside = {part: inputs.get_artifact(f"{part}_contexts") for part in (VALIDATION, TEST)}
         if self.validation_contexts:
-            kept = (inputs.get_records(f"{part}_contexts") for part in aside)
-            sets, removed = collector.of_split_corpus(folder, contexts, *kept)
+            aside = {part: inputs.get_records(f"{part}_contexts") for part in (VALIDATION, TEST)}
+            sets, removed = collector.of_split_corpus(folder, contexts, aside)
         elif self.summaries:
             sets = collector.of_docstrings(contexts[0] if contexts else None)
         else:
@@ -105,25 +96,13 @@ class Collect(Stage):
                 for reason, count in lost.items():
                     progress.say(f"collect: {count:,} {name} questions removed: {reason}")
         if self.validation_contexts:
-            made = {TRAIN: given, **{part: filter(None, [of]) for part, of in aside.items()}}
-            out.info["made_by"] = {
-                part: [made_by(artifact) for artifact in of]
-                for part, of in made.items()
-                if part == TRAIN or not sets[part].origin.endswith(".tsv")
+            made = {part: inputs.get(f"{part}_contexts") for part in (VALIDATION, TEST)}
+            out.info["made_by"] = {TRAIN: [made_by(artifact) for artifact in given]} | {
+                part: [made_by(artifact)] if artifact else []
+                for part, artifact in made.items()
+                if not sets[part].origin.endswith(".tsv")
             }
-        elif sets[TEST].origin == GENERATED:
-            progress.say(
-                f"collect: {folder} has no judged test questions; figures on generated ones "
-                "compare systems, but do not predict the quality on real queries"
-            )
         out.count = sum(len(asked.texts) for asked in sets.values())
-
-    def summary(self, artifact: Artifact) -> str:
-        return "\n".join(
-            f"{name:<10} {artifact.info[name]['queries']:>10,}  {artifact.info[name]['from']}"
-            for name in PARTS
-            if name in artifact.info
-        )
 
 
 FILE_NAME = "queries.jsonl"
@@ -147,22 +126,14 @@ class Sample(Stage):
     skip_bad: int = skip_bad_option()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        paths = [os.fspath(path) for path in inputs.paths("queries")]
-        names = [os.path.basename(os.path.normpath(path)).split(".")[0] for path in paths]
-        if len(set(names)) < len(names):
-            raise UserError(
-                f"two files of {self.queries} have one name, with which the ids of their queries "
-                "begin; rename one of them"
-            )
-        bad = BadLines(self.skip_bad)
-        sources = list(zip(names, paths, strict=True))
+        sources, bad = _by_name(inputs.paths("queries")), BadLines(self.skip_bad)
         hashes = np.fromiter((h for h, _, _ in self._all(sources, bad)), np.uint64)
         different = np.unique(hashes)
-        count = self.count or len(different)
-        if count < len(different):
-            different = np.partition(different, count - 1)[:count]
+        repeated = len(hashes) - len(different)
+        if 0 < self.count < len(different):
+            different = np.partition(different, self.count - 1)[: self.count]
         chosen = set(different.tolist())
-        by_source = dict.fromkeys(names, 0)
+        by_source = dict.fromkeys(sources, 0)
         with out.open(FILE_NAME) as file:
             for value, name, query in self._all(sources, BadLines(self.skip_bad)):
                 if value in chosen:
@@ -172,20 +143,24 @@ class Sample(Stage):
                     by_source[name] += 1
                     out.count += 1
         bad.report(out, self.VERB)
-        out.info.update(
-            questions=by_source,
-            read=len(hashes),
-            repeated=len(hashes) - len(np.unique(hashes)),
-            skipped=len(bad),
-        )
+        out.info.update(questions=by_source, read=len(hashes), repeated=repeated, skipped=len(bad))
         drawn = ", ".join(f"{count:,} of {name}" for name, count in by_source.items())
         progress.say(f"sample: {out.count:,} of {len(hashes):,} queries ({drawn})")
 
-    def _all(self, sources: Any, bad: Any) -> Iterator[tuple[int, str, Any]]:
+    def _all(self, sources: Mapping[str, str], bad: BadLines) -> Iterator[tuple[int, str, Any]]:
         """(hash of seed and text, name of the source, query) of every query."""
-        for name, path in sources:
+        for name, path in sources.items():
             for query in read_queries(path, self.format, bad=bad):
                 yield id_hash(f"{self.seed} {plain(query.text)}"), name, query
+
+
+def _by_name(paths: Sequence[epath.Path]) -> dict[str, str]:
+    """Files or folders by their names, with which the ids in them will begin."""
+    named = {os.path.basename(os.path.normpath(path)).split(".")[0]: str(path) for path in paths}
+    if len(named) < len(paths):
+        files = ", ".join(map(str, paths))
+        raise UserError(f"two of {files} have one name, with which ids begin; rename one of them")
+    return named
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,19 +191,12 @@ class Split(Stage):
         judged = questions.judged_parts(inputs.text("collection"))
         aside = [name for name in (VALIDATION, TEST) if name not in judged]
         records = inputs.records("passages")
-        found = splitting.split(records, self.settings, aside=aside, seed=self.seed)
-        kept = (r for r, name in zip(records, found.parts, strict=True) if name == self.part)
-        write_records(out, kept)
-        out.info.update(
-            part=self.part,
-            by=found.by,
-            counts={name: found.count(name) for name in PARTS},
-            judged=judged,
-        )
-        if out.count or self.part not in judged:
-            progress.say(f"split: {out.count:,} of {len(records):,} passages, by {found.by}")
-        else:
-            progress.say(f"split: none for {self.part}, whose questions are {judged[self.part]}")
+        parts, by = splitting.split(records, self.settings, aside=aside, seed=self.seed)
+        write_records(out, (r for r, name in zip(records, parts, strict=True) if name == self.part))
+        counts = {name: parts.count(name) for name in PARTS}
+        out.info.update(part=self.part, by=by, counts=counts, judged=judged)
+        why = "" if out.count else f"; its questions are {judged.get(self.part)}"
+        progress.say(f"split: {out.count:,} of {len(records):,} passages, by {by}{why}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,13 +214,12 @@ class Judge(Stage):
     passages: Ref = input("passages whose titles or aliases are matched with the names", "passages")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        artifact = inputs.artifact("passages")
         asked = read_named(inputs.text("questions"))
-        judged = judge_by_names(asked, Records(artifact))
+        judged = judge_by_names(asked, inputs.records("passages"))
         answered = [question for question in asked if judged[question.id]]
         if not answered:
             raise UserError(
-                f"no passage of {artifact.path} has a name that answers a question of "
+                f"no passage of {self.passages} has a name that answers a question of "
                 f"{self.questions}; give the passages that the questions are about"
             )
         if len(answered) < len(asked):
@@ -293,31 +260,24 @@ class Unite(Stage):
     test: int = option(0, "at most N test queries per collection (0: all)", at_least=0)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        folders = [os.fspath(folder) for folder in inputs.paths("collections")]
-        names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
-        if len(set(names)) < len(names):
-            raise UserError(
-                f"two folders of {self.collections} have one name; ids need different ones"
-            )
-        unseen = self.documents == "unseen"
-        kept = {folder: _only_tested(folder) for folder in folders} if unseen else {}
+        folders, unseen = _by_name(inputs.paths("collections")), self.documents == "unseen"
+        kept = {name: _only_tested(folder) for name, folder in folders.items()} if unseen else {}
         with out.open("corpus.jsonl") as file:
-            for name, folder in zip(names, folders, strict=True):
+            for name, folder in folders.items():
                 for record in read_passages(folder, "beir"):
-                    if unseen and record["_id"] not in kept[folder]:
-                        continue
-                    named = {**record, "_id": f"{name}/{record['_id']}"}
-                    file.write(json.dumps(named, ensure_ascii=False) + "\n")
-                    out.count += 1
+                    if not unseen or record["_id"] in kept[name]:
+                        named = {**record, "_id": f"{name}/{record['_id']}"}
+                        file.write(json.dumps(named, ensure_ascii=False) + "\n")
+                        out.count += 1
         asked: dict[str, dict[str, str]] = {"judged": {}, "unjudged": {}, "test": {}}
         answered: dict[str, Mapping[str, int]] = {}
-        for name, folder in zip(names, folders, strict=True):
+        for name, folder in folders.items():
             texts = {query.id: query.text for query in read_queries(folder)}
             splits = [("train", self.train), ("test", self.test)]
             for split, most in splits[1:] if unseen else splits:
                 grades = by_query(read_judgements(judgements_file(folder, split)))
                 if unseen:
-                    grades = {q: of for q, of in grades.items() if kept[folder].issuperset(of)}
+                    grades = {q: of for q, of in grades.items() if kept[name].issuperset(of)}
                 chosen = sorted(grades, key=lambda q: self._place(f"drawn {q}"))[: most or None]
                 for query in sorted(chosen):
                     part = "judged" if self._place(query) < self.judged else "unjudged"
@@ -330,9 +290,6 @@ class Unite(Stage):
             write_questions(out, part, texts, answered)
         out.info["questions"] = {part: len(texts) for part, texts in asked.items()}
         progress.say(f"unite: {', '.join(f'{len(q):,} {part}' for part, q in asked.items())}")
-
-    def summary(self, artifact: Artifact) -> str:
-        return "\n".join(f"{n:<9} {c:>8,}" for n, c in artifact.info["questions"].items())
 
     def _place(self, query: str) -> float:
         """A number from 0 to 1, a hash of the query and the seed."""
@@ -385,9 +342,6 @@ class Leaks(Stage):
             f"leaks: none of {counts['texts']:,} texts is one of {counts['questions']:,} questions "
             f"or was made of one of {counts['passages']:,} passages kept aside"
         )
-
-    def summary(self, artifact: Artifact) -> str:
-        return f"no leak in {artifact.count:,} texts"
 
     def _used(self, inputs: Inputs) -> Iterator[tuple[str, str, str]]:
         for query in read_queries(inputs.artifact("questions").file("train_queries.jsonl")):

@@ -92,9 +92,6 @@ def test_what_there_is_already_is_kept(passages: Path, tmp_path: Path, capsys: A
     found = extracted(passages, tmp_path / "both", "--method", "title", *given)
     assert [c["origin"] for c in found[0]["contexts"]] == ["qext_bm25", "doc_title"]
     assert found[0]["contexts"][1]["text"] == "River works"
-    again = ("--statistics", str(tmp_path / "spans"))
-    other = extracted(passages, tmp_path / "again", *again)
-    assert other[3] == Records(artifacts.load(tmp_path / "spans"))[3]
 
     examples = tmp_path / "examples"
     task = ["--task", "augtriever", "--contexts", str(tmp_path / "both"), "--out", str(examples)]

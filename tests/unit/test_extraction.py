@@ -19,11 +19,11 @@ from qac_jax.models.t5 import T5, T5Config, shift_right
 from qac_jax.queries import structure
 from qac_jax.queries.extraction import (
     Bm25Salience,
-    EncoderSalience,
     Extraction,
     SpanSampling,
     Statistics,
     best,
+    encoder_salience,
     words,
 )
 from qac_jax.text import tokenizers
@@ -246,7 +246,7 @@ class Fixed:
 
 
 def test_span_times_document() -> None:
-    found = EncoderSalience(cast(Any, Fixed()))(["aab", "ccc"], [["a", "b"], ["c"]])
+    found = encoder_salience(cast(Any, Fixed()), ["aab", "ccc"], [["a", "b"], ["c"]])
     assert [scores.tolist() for scores in found] == [[4.0, 2.0], [6.0]]
 
 

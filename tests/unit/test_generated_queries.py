@@ -14,7 +14,7 @@ import pytest
 from qac_jax import cli
 from qac_jax.artifacts import load
 from qac_jax.data.examples import Examples
-from qac_jax.errors import DataError, UserError
+from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records
 from qac_jax.queries import filtering, generation, generator_pairs
@@ -34,12 +34,12 @@ def contexts(*texts: str) -> list[dict[str, Any]]:
 
 def kept(rules: Filter, *texts: str) -> tuple[list[str], dict[str, int]]:
     dropped: collections.Counter[str] = collections.Counter()
-    found = rules(contexts(*texts), PASSAGE, dropped)
+    found = rules(contexts(*texts), dropped)
     return [context["text"] for context in found], dict(dropped)
 
 
 def test_each_rule() -> None:
-    texts = ["", "what is copper", "What is copper?", "is a soft metal and it conducts"]
+    texts = ["", "what is copper", "What is copper?"]
     assert kept(NO_RULE, *texts) == (texts, {})
     assert kept(dataclasses.replace(NO_RULE, drop_empty=True), "", " ?", "heat") == (
         ["heat"],
@@ -48,11 +48,8 @@ def test_each_rule() -> None:
     assert kept(
         dataclasses.replace(NO_RULE, drop_repeats=True), "What is it?", "what is  IT", "heat"
     ) == (["What is it?", "heat"], {"repeated": 1})
-    copied = "a soft METAL and it"
-    assert kept(
-        dataclasses.replace(NO_RULE, drop_copies=5), copied, "soft metal", "is copper a soft metal"
-    ) == (["soft metal", "is copper a soft metal"], {"copied": 1})
-    assert kept(dataclasses.replace(NO_RULE, drop_copies=6), copied)[0] == [copied]
+    texts = ["copper metal", "what of of copper", "metal is what copper", "does it conduct"]
+    assert kept(Filter(well_formed=True), *texts) == (texts[2:], {"not well-formed": 2})
 
 
 class Ranked:
@@ -78,7 +75,9 @@ def test_round_trip_and_scores() -> None:
     scored = filtering.scored_well(
         [{"_id": "p", "contexts": contexts("heat", "of")}],
         [PASSAGE],
-        lambda pairs: [len(query) if text == PASSAGE else 0 for query, text in pairs],
+        lambda queries, texts: [
+            len(q) * (t == PASSAGE) for q, t in zip(queries, texts, strict=True)
+        ],
         3.0,
         dropped,
     )
@@ -193,11 +192,6 @@ def test_the_summary_line_is_a_question_that_the_body_does_not_hold():
     assert record["targets"] == ["What hovers?", LEAD.rstrip(".")]
     assert record["text"] == BODY
     assert record["before"] == "text2query: "
-
-
-def test_prompts_that_lack_one_are_refused():
-    with pytest.raises(UserError, match="prompts lack exsum"):
-        generator_pairs.check_prompts({n: p for n, p in PROMPTS.items() if n != "exsum"})
 
 
 @pytest.fixture(scope="module")

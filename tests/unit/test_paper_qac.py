@@ -69,7 +69,7 @@ def test_spans_and_queries(built: Any) -> None:
         assert queries.prefix == "text2query: " and decoding.max_tokens == 64  # scripts
         assert decoding.samples == max(QUERIES)
         assert not queries.filter.drop_repeats and not queries.filter.well_formed
-        assert not queries.filter.round_trip and not queries.filter.drop_copies
+        assert not queries.filter.round_trip
 
 
 def test_tables_3_and_4(built: Any) -> None:

@@ -81,7 +81,7 @@ def test_what_is_missing_is_said(
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         collect(made, folder(made, tmp_path, *splits), contexts=False, **options)
-    with pytest.raises(UserError, match="--contexts need --validation_contexts"):
+    with pytest.raises(UserError, match="--test_contexts need --validation_contexts"):
         collect(made, tmp_path / "data")
 
 
@@ -180,23 +180,23 @@ def documents_of(documents: int, each: int) -> list[dict[str, str]]:
 
 def test_documents_stay_whole_and_parts_are_disjoint() -> None:
     passages = documents_of(30, 3)
-    found = splitting.split(passages, SMALL)
+    found, by = splitting.split(passages, SMALL)
     documents = {
-        part: {r["doc"] for r, p in zip(passages, found.parts, strict=True) if p == part}
+        part: {r["doc"] for r, p in zip(passages, found, strict=True) if p == part}
         for part in PARTS
     }
-    assert found.by == "document" and sum(map(len, documents.values())) == 30
+    assert by == "document" and sum(map(len, documents.values())) == 30
     assert found.count("test") == found.count("validation") == 18
-    assert splitting.split(passages, SMALL, seed=1).parts != found.parts
+    assert splitting.split(passages, SMALL, seed=1)[0] != found
     # The order of documents does not matter, and a judged test leaves more for training.
-    assert splitting.split(passages[::-1], SMALL).parts[::-1] == found.parts
-    assert splitting.split(passages, SMALL, aside=("validation",)).count("train") == 72
+    assert splitting.split(passages[::-1], SMALL)[0][::-1] == found
+    assert splitting.split(passages, SMALL, aside=("validation",))[0].count("train") == 72
 
 
 def test_few_documents_are_split_by_passage_and_large_ones_are_not_all_of_a_part() -> None:
-    assert splitting.split(documents_of(3, 20), SMALL).by == "passage"
+    assert splitting.split(documents_of(3, 20), SMALL)[1] == "passage"
     sizes = [{"_id": f"a{n}", "doc": "large"} for n in range(200)] + documents_of(40, 1)
-    found = splitting.split(sizes, Splitting(share=0.1, at_least=4))
+    found, _ = splitting.split(sizes, Splitting(share=0.1, at_least=4))
     assert found.count("test") <= 36 and found.count("train") >= 200
     with pytest.raises(UserError, match="too few to keep some aside"):
         splitting.split(documents_of(1, 2), SMALL)

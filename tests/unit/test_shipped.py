@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -69,11 +68,7 @@ def test_qgen_asks_about_the_text() -> None:
 def test_qgen_knows_what_can_be_asked_of_every_text() -> None:
     generator = Generator.load(names.shipped_folder("qgen"), Decoding(max_tokens=32), max_input=192)
     made = generation.Generation(
-        cast(Any, None),
-        generation.Selection(),
-        generator,
-        {"q": Prompt(before="text2query: ", max_tokens=32)},
-        "none",
+        generator, {"q": Prompt(before="text2query: ", max_tokens=32)}, "none"
     )
     passages = [{"_id": name, "text": text} for name, text in TEXTS.items()]
     said = generator.generate([Request(n, t, before="text2query: ") for n, t in TEXTS.items()])
