@@ -519,10 +519,9 @@ def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace) -> 
     if options.start or options.only:
         raise UserError("--from and --only are for recipes; remove a grid's stage to redo it")
     command = processes.command()
+    summary = grid.run(described, cells, options.out, command=command, share=options.share)
     if options.share:
-        grid.run_share(grid.shared(cells, options.share), options.out, command=command)
         return 0
-    summary = grid.run(described, cells, options.out, command=command)
     print(json.dumps(summary) if options.json else grids.markdown(summary, described.title), end="")
     return 0
 

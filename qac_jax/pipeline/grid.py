@@ -4,22 +4,20 @@ A cell is the recipe with a system's parameters and one seed. Equal stages of di
 once: a stage is written to `stages/KEY/NAME` of the output folder, where KEY is a hash of its
 settings and of those of all stages that it depends on; a cell's folder holds links to its stages.
 So a grid is resumed stage by stage, and a new system runs only the stages that differ. Cells run
-one after the other in one process; compiled programs are dropped between cells if they are large.
+one after the other in one process.
 """
 
 import dataclasses
-import gc
 import json
 import os
-import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts, fields, progress
+from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Busy, Interrupted, UserError, nearest
 from qac_jax.pipeline import inputs, readiness, recipe
@@ -32,7 +30,6 @@ from qac_jax.pipeline.stage import Stage
 STAGES, CELL, SUMMARY = "stages", "cell.json", "summary"
 _KEY = 12  # hexadecimal digits
 _POLL = 5.0  # seconds between two looks at a stage that another job writes
-_SPARE = 4 << 30  # resident bytes above which compiled programs are dropped
 
 # Parameters of the recipe and other bindings by their names; "gin": overlays.
 System = Mapping[str, Any]
@@ -105,66 +102,37 @@ def cells(grid: Grid, build: Build) -> list[Cell]:
                         f"{grid.recipe} has no stage {name!r} with the figures of a cell; "
                         f"{nearest(name, stages)}"
                     )
-            if (judged := _judged(stages, grid.metrics)) is not None:
-                _check_rows(grid, judged, f"{system}/seed_{seed}")
             all_cells.append(Cell(system, seed, stages, _places(stages), built.data_dir))
     return all_cells
 
 
-def run(grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str) -> dict[str, Any]:
-    """Runs the unfinished stages; returns the summary, which is also written to the folder."""
+def run(
+    grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str, share: str = ""
+) -> dict[str, Any]:
+    """Runs the unfinished stages; returns the summary, which is also written to the folder.
+
+    share: "I/N", the cells with the numbers I, I + N, … beside other jobs, whose stages it waits
+    for, and no summary.
+    """
     root = epath.Path(out)
-    _refuse_foreign(root, grid)
-    summary: dict[str, Any] = {}
-    for number, finished in _run_cells(todo, root, command):
-        _link(todo[number - 1], root)
-        summary = _summarized(grid, todo[:number], finished, tested=number == len(todo))
-        _write(root, grid, summary)
-        _forget_compiled()
-    return summary
-
-
-def shared(todo: Sequence[Cell], share: str) -> Sequence[Cell]:
-    """The cells of one job among several: "I/N" are those with the numbers I, I + N, …"""
-    number, _, count = share.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
-        raise UserError(
-            f"share={share!r} is not a share of the cells; give I/N, such as 0/4 to 3/4 in four "
-            "jobs"
-        )
-    return todo[int(number) :: int(count)]
-
-
-def run_share(todo: Sequence[Cell], out: epath.PathLike, *, command: str) -> None:
-    """Runs some cells beside other jobs, and waits for stages that these are writing."""
-    for _ in _run_cells(todo, epath.Path(out), command, patient=True):
-        _forget_compiled()
-    progress.say(
-        "this share of the grid is done; the same command without --share writes the table"
-    )
-
-
-def _run_cells(
-    todo: Sequence[Cell], root: epath.Path, command: str, *, patient: bool = False
-) -> Iterator[tuple[int, dict[str, Artifact]]]:
-    """Runs the unfinished stages cell by cell; yields how many cells are done, and all stages."""
-    finished: dict[str, Artifact] = {}
-    names = {place: name for cell in todo for name, place in cell.places.items()}
-    before = {place for place in names if _is_finished(root / place)}
+    recipe.refuse_foreign(root, {STAGES, f"{SUMMARY}.json", f"{SUMMARY}.md", *grid.chosen()})
+    todo = _shared(todo, share) if share else todo
     for cell in todo:
         readiness.check(cell.stages, cell.stages, cell.data_dir)
         inputs.look_up(cell.stages)
+    count = len({place for cell in todo for place in cell.places.values()})
+    finished: dict[str, Artifact] = {}
+    summary: dict[str, Any] = {}
     for number, cell in enumerate(todo, start=1):
         folders = {name: root / place for name, place in cell.places.items()}
         for name, declared in cell.stages.items():
-            place = cell.places[name]
-            if place in finished:
+            if (place := cell.places[name]) in finished:
                 continue
-            left = _left(names, finished, before)
-            progress.say(f"[cell {number}/{len(todo)}] {cell.name}: {name}{left}")
-            stage = recipe.located(declared, folders, cell.data_dir)
+            so_far = f"stage {len(finished) + 1} of {count}"
+            progress.say(f"[cell {number}/{len(todo)}] {cell.name}: {name} ({so_far})")
+            stage = inputs.located(declared, folders, cell.data_dir)
             try:
-                finished[place] = _executed(stage, folders[name], patient)
+                finished[place] = _executed(stage, folders[name], patient=bool(share))
             except UserError as error:
                 raise UserError(
                     f"{cell.name}, stage {name} failed: {error} [what is finished is kept; "
@@ -173,20 +141,31 @@ def _run_cells(
             except Interrupted:
                 progress.say(f"stopped in {cell.name}, stage {name}; continue with: {command}")
                 raise
-        yield number, finished
+        if not share:
+            _link(cell, root)
+            summary = _summarized(grid, todo[:number], finished, tested=number == len(todo))
+            _write(root, grid, summary)
+        _forget_compiled()
+    if share:
+        progress.say("this share is done; the same command without --share writes the table")
+    return summary
 
 
-def _executed(stage: Stage, folder: epath.Path, patient: bool) -> Artifact:
-    waited = False
+def _shared(todo: Sequence[Cell], share: str) -> Sequence[Cell]:
+    number, _, count = share.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise UserError(f"share={share!r} is not I/N, such as 0/4 to 3/4 in four jobs; change it")
+    return todo[int(number) :: int(count)]
+
+
+def _executed(stage: Stage, folder: epath.Path, *, patient: bool) -> Artifact:
     while True:
         try:
             return stage_lib.execute(stage, folder, replace=True)
         except Busy as busy:
             if not patient:
                 raise
-            if not waited:
-                progress.say(f"waiting: {busy}")
-            waited = True
+            progress.say(f"waiting: {busy}")
             time.sleep(_POLL)
 
 
@@ -197,16 +176,7 @@ def plan(todo: Sequence[Cell], sizes: Mapping[str, int] | None = None) -> dict[s
     for cell in todo:
         new = [name for name, place in cell.places.items() if place not in seen]
         seen |= set(cell.places.values())
-        rows.append(
-            {
-                "cell": cell.name,
-                "system": cell.system,
-                "seed": cell.seed,
-                "stages": len(cell.stages),
-                "new": new,
-                "places": dict(cell.places),
-            }
-        )
+        rows.append({"cell": cell.name, "new": new, "places": dict(cell.places)})
     first = Recipe(stages=todo[0].stages, data_dir=todo[0].data_dir)
     return {"cells": rows, "distinct_stages": len(seen), "first_cell": recipe.plan(first, sizes)}
 
@@ -249,10 +219,7 @@ def _summarized(
     from qac_jax.report import grids
 
     figures: dict[str, dict[int, dict[str, Any]]] = {}
-    devices: dict[str, list[str]] = {}
     for cell in done:
-        kinds = [finished[place].info.get("device") for place in cell.places.values()]
-        devices[cell.name] = list(dict.fromkeys(filter(None, kinds)))
         by_run = {
             result.name: result
             for name in grid.metrics.split(",")
@@ -261,7 +228,7 @@ def _summarized(
         _check_rows(grid, by_run, cell.name)
         figures.setdefault(cell.system, {})[cell.seed] = by_run
     layout = grids.Layout(grid.rows, grid.baselines, grid.measures, grid.permutations)
-    return {**grids.summarize(figures, layout, tested=tested), "devices": devices}
+    return grids.summarize(figures, layout, tested=tested)
 
 
 def _check_rows(grid: Grid, judged: Iterable[str], cell: str) -> None:
@@ -274,18 +241,6 @@ def _check_rows(grid: Grid, judged: Iterable[str], cell: str) -> None:
             f"stage {grid.metrics} of {cell} judges no run {absent[0]!r}, a row of the grid; "
             f"{nearest(absent[0], judged)}{partial}"
         )
-
-
-def _judged(stages: Mapping[str, Stage], metrics: str) -> list[str] | None:
-    """The runs that stages of metrics will judge; None where that is seen only when they do."""
-    parts: list[str] = []
-    for name in metrics.split(","):
-        if not hasattr(stages[name], "runs"):
-            return None  # whatever collections a folder holds
-        parts += inputs.split(stages[name], "runs")
-    if not all(part.startswith(STAGE) for part in parts):
-        return None
-    return [part.removeprefix(STAGE).partition("/")[0] for part in parts]
 
 
 def _write(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
@@ -304,49 +259,7 @@ def _write(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
         part.replace(root / name)
 
 
-def _refuse_foreign(root: epath.Path, grid: Grid) -> None:
-    if not root.exists():
-        return
-    if not root.is_dir():
-        raise UserError(f"{root} is a file; give a folder to write to")
-    known = {STAGES, f"{SUMMARY}.json", f"{SUMMARY}.md", *grid.chosen()}
-    names = [path.name for path in root.iterdir() if not path.name.startswith(".")]
-    if names and not known & set(names):
-        raise UserError(
-            f"{root} is not empty and not a folder of this grid (it holds {names[0]}); "
-            "choose another --out or empty it"
-        )
-
-
 def _forget_compiled() -> None:
-    """Drops compiled programs if they take much memory; otherwise later cells reuse them."""
-    try:
-        with open("/proc/self/statm") as file:
-            large = int(file.read().split()[1]) * resource.getpagesize() > _SPARE
-    except OSError:  # not Linux
-        large = True
-    jax = sys.modules.get("jax")
-    if jax is not None and large:
+    """Drops the programs of a cell; those that other cells need are in JAX's cache on disk."""
+    if jax := sys.modules.get("jax"):
         jax.clear_caches()
-        gc.collect()
-
-
-def _is_finished(folder: epath.Path) -> bool:
-    record = artifacts.peek(folder)
-    return record is not None and bool(record["finished"])
-
-
-def _left(names: Mapping[str, str], finished: Mapping[str, Artifact], before: set[str]) -> str:
-    """The number of the next stage, and the time left by finished stages of the same names."""
-    seconds: dict[str, list[float]] = {}
-    for place, artifact in finished.items():
-        took = artifact.info.get("seconds")
-        if isinstance(took, int | float):  # a damaged record only costs the estimate
-            seconds.setdefault(names[place], []).append(took)
-    left = [name for place, name in names.items() if place not in before.union(finished)]
-    known = [sum(seconds[n]) / len(seconds[n]) for n in left if n in seconds]
-    here = f" (stage {len(finished) + 1} of {len(names)}"
-    if not known or len(known) * 2 < len(left):
-        return f"{here})"
-    rest = sum(known) / len(known) * len(left)
-    return f"{here}, about {progress.human_seconds(rest)} left)"

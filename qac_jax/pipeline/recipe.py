@@ -148,7 +148,7 @@ def run(
             raise UserError(f"the recipe has no stage {name!r}; {nearest(name, stages)}")
     for place_of in (root, *(root / name for name in recipe.published)):
         artifacts.refuse_link(place_of)
-    _refuse_foreign(root, stages)
+    refuse_foreign(root, stages)
     forced = _with_dependants(stages, start) if start else set()
     todo = {only} if only else forced or set(stages)
     readiness.check(stages, [name for name in stages if name in todo], recipe.data_dir)
@@ -210,7 +210,7 @@ def plan(
     for name, stage in stages.items():
         references = inputs.references(stage)
         plans_before = {field: plans[target]["plan"] for field, target in references.items()}
-        sized = costs.sized(stages, name, plans_before, sizes)
+        sized = costs.sized(stage, name, plans_before, sizes)
         models = readiness.local_models(stage, recipe.data_dir)
         sized |= {field: {"folder": place} for field, place in models.items()}
         of_stage = plan_of(stage, sized)
@@ -259,18 +259,15 @@ def _expect_done(name: str, stage: Stage, folder: epath.Path, command: str) -> A
     return done
 
 
-def _refuse_foreign(root: epath.Path, names: Collection[str]) -> None:
-    """A recipe writes only into an empty folder or one in which its stages already are."""
-    if not root.exists():
-        return
-    if not root.is_dir():
+def refuse_foreign(root: epath.Path, names: Collection[str]) -> None:
+    """Only an empty folder is written to, or one in which some of these names already are."""
+    if root.exists() and not root.is_dir():
         raise UserError(f"{root} is a file; give a folder to write to")
-    children = [p for p in root.iterdir() if not p.name.startswith(".")]
-    ours = [p for p in children if p.name in names or artifacts.peek(p) is not None]
-    if children and not ours:
+    children = [p for p in root.iterdir() if not p.name.startswith(".")] if root.exists() else []
+    if children and not any(p.name in names or artifacts.peek(p) is not None for p in children):
         raise UserError(
             f"{root} is not empty and not a folder of this recipe (it holds {children[0].name}); "
-            f"choose another --out or empty it"
+            "choose another --out or empty it"
         )
 
 

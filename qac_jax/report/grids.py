@@ -86,7 +86,7 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
         for row in summary["rows"]
     ]
     lines = [f"# {tables.unmarked(title)}", ""] if title else []
-    lines += [tables.markdown(header, rows, aligned=True), *devices(summary.get("devices", {}))]
+    lines += [tables.markdown(header, rows, aligned=True)]
     for family, compared in itertools.groupby(summary["comparisons"], key=itemgetter("family")):
         name = tables.unmarked(family)
         rows = [
@@ -103,20 +103,6 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
         lines += ["", f"## {name}: differences in {first}, paired over queries", ""]
         lines += [tables.markdown(_COMPARED, rows, aligned=True)]
     return "\n".join(lines) + "\n"
-
-
-def devices(of_cells: Mapping[str, Sequence[str]]) -> list[str]:
-    """Which figures come from which devices: a line for each kind of device."""
-    cells: dict[str, list[str]] = {}
-    for cell, kinds in of_cells.items():
-        if kinds:
-            cells.setdefault(" and ".join(kinds), []).append(cell)
-    every = len(cells) == 1
-    lines = [
-        f"- {tables.unmarked(kind)}: {'all' if every else ', '.join(of)}"
-        for kind, of in cells.items()
-    ]
-    return ["", "Trained on:", "", *lines] if lines else []
 
 
 def _row(system: str, label: str, results: Mapping[int, Result], layout: Layout) -> dict[str, Any]:

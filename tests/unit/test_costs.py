@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import toy_retrieval as toy
 
-from qac_jax import cli, hardware
+from qac_jax import cli
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, weights
 from qac_jax.models.t5 import T5, T5Config
@@ -75,7 +75,7 @@ def test_every_stage_has_its_cost_once_sizes_are_known():
     assert {n for n, plan in plans.items() if "core_hours" in plan} == set(plans) - (
         by_models | {"questions"}
     )
-    rate = costs.CORE["prepare"].per_second
+    rate, _ = costs.CORE["prepare"]
     assert plans["passages"]["core_hours"] == pytest.approx(1e7 / rate / 3600)
     assert plans["vectors"]["bytes"] == 1e7 * 768 * 4
     tokens = 1e7 * costs.PASSAGE_TOKENS
@@ -83,7 +83,7 @@ def test_every_stage_has_its_cost_once_sizes_are_known():
     assert plans["vectors"]["hours"]["H100"] == pytest.approx(hours)
     # ScaNN's time grows with the index.
     times = 1e7 / costs.MEASURED_ROWS["search"]
-    rate = costs.CORE["search"].per_second
+    rate, _ = costs.CORE["search"]
     assert plans["run"]["core_hours"] == pytest.approx(50_000 * times / rate / 3600)
     assert total["bytes"] > plans["vectors"]["bytes"] and total["core_hours"] > 0
 
@@ -96,7 +96,7 @@ def test_what_has_no_size_is_named():
     _, total = planned({"passages": 1000})
     asking = {"run", "lexical", "reranked", "labels", "negatives", "metrics", "questions"}
     assert set(total["without_hours"]) == asking
-    assert len(costs.shown(total)) == 4 + bool(total["bytes"])
+    assert len(costs.shown(total)) == 5
 
 
 def test_the_index_of_wikipedia_is_built_in_128_gb():
@@ -127,24 +127,11 @@ def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
 
 def test_sizes() -> None:
     assert costs.sizes_of("passages=1e6, queries=10") == {"passages": 1_000_000, "queries": 10}
-    for text in ("passages", "passages=many", "passages=0"):
+    for text in ("passages", "passages=many"):
         with pytest.raises(UserError, match="not NAME=N"):
             costs.sizes_of(text)
     with pytest.raises(UserError, match="'pasages' is neither a stage .* 'passages'"):
         planned({"pasages": 10})
-
-
-def test_hours_and_the_longest_path() -> None:
-    def one(stage: str, hours: float | None, *before: str) -> dict[str, Any]:
-        plan: dict[str, Any] = {"batch_size": 8} if hours != 0 else {}
-        if hours:
-            plan["hours"] = dict.fromkeys(hardware.DEVICES, hours)
-        return {"stage": stage, "inputs": {name: name for name in before}, "plan": plan}
-
-    plans = [one("a", 2), one("b", 3), one("c", 0, "a", "b"), one("d", 4, "c"), one("e", None)]
-    found = costs.totals(plans)
-    assert (found["hours"]["H100"], found["longest_path_hours"]["H100"]) == (9, 7)
-    assert found["without_hours"] == ["e"]
 
 
 # On this machine.
@@ -159,6 +146,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, 
 def test_what_starts_from_a_model_has_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
     plans, _ = command(capsys, "own_corpus", "--data_dir", "none", "--sizes", "passages=5000")
     assert plans["trained_1"]["parameters"] == 22_713_216  # MiniLM
+    assert plans["trained_1"]["hours"]["H100"] > 0
     # 2 FLOPs a parameter of the layers and token: no word embeddings.
     assert plans["vectors_start"]["flops"] == pytest.approx(2 * 10.6e6 * 5000 * 80, rel=0.05)
     parts = [plans[name]["count"] for name in ("training", "validation", "test")]
@@ -184,19 +172,4 @@ def test_documents_that_are_there_are_counted_as_they_are_cut(tmp_path: Path) ->
     assert plans["whole"]["count"] == 40 and plans["cut"]["count"] > 10
     assert "count" not in plans["gone"]
     assert all(plans[name]["seconds_here"] > 0 for name in ("whole", "cut", "vectors"))
-
-
-@pytest.mark.slow
-def test_every_training_of_a_recipe_is_tried(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    toy.write_collection(tmp_path, passages=30)
-    small = ["--gin.MLM_STEPS=10", "--gin.PRETRAINING_STEPS=20", "--gin.FINETUNING_STEPS=10"]
-    plans, totals = command(capsys, "claim_cell", "--data_dir", str(tmp_path), *small, "--here")
-    trainings = {name: plan for name, plan in plans.items() if "batch_size" in plan}
-    assert len(trainings) == 4 and all(plan["seconds_here"] > 0 for plan in trainings.values())
-    assert plans["contexts"]["seconds_here"] > 0 and plans["passages"]["count"] == 30
-    whole = sum(plan.get("seconds_here") or 0 for plan in plans.values())
-    assert totals["seconds_here"] == pytest.approx(whole)
-    assert cli.main(["plan", "claim_qac", "--data_dir", str(tmp_path), "--here"]) == 2
-    assert "is a grid; --here is for recipes" in capsys.readouterr().err
+    assert costs.totals([{"stage": n, "plan": p} for n, p in plans.items()])["seconds_here"] > 0
