@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import tokenize
@@ -67,8 +68,7 @@ class _Delegate(config_parser.ParserDelegate):
         scope, _, selector = scoped_configurable_name.rpartition("/")
         return _Reference(scope, selector, evaluate)
 
-    def macro(self, macro_name: str) -> _Macro:
-        return _Macro(macro_name)
+    macro = staticmethod(_Macro)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,7 +116,6 @@ class Config:
         self._used: set[_Binding] = set()
         self._made: dict[Any, set[str]] = {}  # class or function -> scopes in which it was made
         self._asked: set[str] = set()  # macros
-        self._shipped: set[str] = set()
         self._given = _Layer()
         if recipe in recipes.functions() and not self._find(recipe):
             reference = _Reference("", recipe, True, recipes.function(recipe))
@@ -125,14 +124,10 @@ class Config:
             self._read(recipe, self._given)
         for file in files:
             self._read(file, self._given)
-        for file in overlays:
-            if self._read(file, self._given, file):
-                self._shipped.add(file)
+        self._shipped = {file for file in overlays if self._read(file, self._given, file)}
         for name, value in values.items():
             self._given.add(self._key(name, value))
         for binding in bindings:
-            if "=" not in binding:
-                raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
             label = f"{_FLAG}{binding.partition('=')[0].strip()}"
             self._parse(quoted(binding), self._given, label)
         for name, value in flags.items():
@@ -145,9 +140,9 @@ class Config:
         path = self._find(file)
         if path is None:
             known = [p.name for path in self._paths for p in path.glob("**/*.gin")]
+            near = nearest(Path(file).name, known)
             raise UserError(
-                f"gin file {file} does not exist; {nearest(Path(file).name, known)} (or add its "
-                "folder with --gin_search_paths)"
+                f"gin file {file} does not exist; {near} (or add its folder: --gin_search_paths)"
             )
         if path in above:
             raise UserError(f"the gin file {file} includes itself; leave one of the includes out")
@@ -161,6 +156,11 @@ class Config:
     def _parse(self, text: str, into: _Layer, label: str, files: Sequence[Path] = ()) -> None:
         """Adds the bindings of a text; `files` are the one that it is from and those above it."""
         imports: dict[str, str] = {}
+
+        def found_part(part: Any) -> Any:
+            if isinstance(part, _Reference):
+                return dataclasses.replace(part, target=self._target(part.selector, imports))
+            return part
 
         def at(line: object) -> str:
             return f" ({files[-1]}:{line})" if files else f" ({label})"
@@ -184,7 +184,7 @@ class Config:
                     if target and name not in _parameters(target):
                         near = nearest(name, _parameters(target))
                         raise UserError(f"{selector} has no parameter {name!r}; {near}")
-                    value = _mapped(value, functools.partial(self._named_part, imports))
+                    value = _mapped(value, found_part)
                     scope, name = (scope, name) if name else ("", selector)
                     into.add(_Binding(scope, target, name, value, label))
         except UserError as error:
@@ -246,11 +246,6 @@ class Config:
                 "classes of settings only"
             )
 
-    def _named_part(self, imports: Mapping[str, str], part: Any) -> Any:
-        if isinstance(part, _Reference):
-            return dataclasses.replace(part, target=self._target(part.selector, imports))
-        return part
-
     def _key(self, key: str, value: Any) -> _Binding:
         """The binding of a name such as QUERIES or encoder/train.Schedule.steps."""
         scope, _, rest = key.rpartition("/")
@@ -284,13 +279,16 @@ class Config:
             keys = ((function, name), (None, name.upper()))
             bound = [binding for key in keys for binding in self._given.get(key, ())]
             self._used.update(bound)
-            layers = [macros, self._given]
-            value = self._value(bound[0].value, [""], layers) if bound else parameter.default
+            value = parameter.default
+            if bound:
+                value = self._value(bound[0].value, [""], [macros, self._given])
             label = f"{function.__name__}.{name}"
             if value is parameter.empty:
                 raise UserError(f"{label} is not set; pass --{name} VALUE or bind it in gin")
             fields.check_value(value, parameter.annotation, label)
             values[name] = value
+        if self.is_grid():
+            return self._with_bound(function(**values))
         for name, value in values.items():
             macros.add(_Binding("", None, name.upper(), value))
         # A parameter is the recipe's alone: it is no macro of the files that stages are made with.
@@ -302,14 +300,14 @@ class Config:
             for key, value in given.items():
                 own = _Binding("", leaves[key].owner, key, value) if key in leaves else None
                 of_recipe.add(own or self._key(key, value))
-            layers = [macros, *map(self._layer, files), of_recipe, rest]
-            return self._make(cls, scopes, layers)
+            return self._make(cls, scopes, [macros, *map(self._layer, files), of_recipe, rest])
 
         run = Run(make)
-        if not self.is_grid():
-            recipes.call(function, run, values)
-            return run.recipe()
-        grid = function(**values)
+        recipes.call(function, run, values)
+        return run.recipe()
+
+    def _with_bound(self, grid: Any) -> Any:
+        """The grid with the bindings of its own settings."""
         kind: Any = type(grid)
         found = {name: self._bound(kind, name, [""], [self._given]) for name in _parameters(kind)}
         changes = {n: self._value(b.value, [""], [self._given]) for n, b in found.items() if b}
@@ -324,8 +322,7 @@ class Config:
 
     def _layer(self, file: str) -> _Layer:
         if file not in self._files:
-            self._files[file] = _Layer()
-            self._read(file, self._files[file])
+            self._read(file, self._files.setdefault(file, _Layer()))
         return self._files[file]
 
     def _make(self, target: Any, scopes: list[str], layers: list[_Layer]) -> Any:
@@ -345,8 +342,7 @@ class Config:
         except Exception as error:
             listed = ", ".join(f"{name} = {shown(value)}" for name, value in given.items())
             raise UserError(
-                f"{_spelling(target)} cannot be made ({type(error).__name__}: {error}); it is "
-                f"given {listed or 'nothing'}; change these values"
+                f"{_spelling(target)} cannot be made of {listed} ({error!r})"
             ) from error
 
     def _bound(
@@ -398,7 +394,7 @@ class Config:
         every setting must.
         """
         reasons, labelled = {}, dict[str, list[_Binding]]()
-        for binding in (binding for bound in self._given.values() for binding in bound):
+        for binding in itertools.chain.from_iterable(self._given.values()):
             labelled.setdefault(binding.label, []).append(binding)
         for label, bound in labelled.items():
             lacks = [binding for binding in bound if binding not in self._used]
@@ -429,11 +425,12 @@ class Config:
 
 def quoted(binding: str) -> str:
     """NAME=VALUE with quotes around a bare text, which shells take away from a user's quotes."""
-    name, _, value = (part.strip() for part in binding.partition("="))
+    name, equals, value = (part.strip() for part in binding.partition("="))
+    if not equals:
+        raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
     if _UNMADE.fullmatch(value):
         raise UserError(
-            f"--gin.{name}={value} names {value[1:]} without making one; write "
-            f"--gin.{name}='{value}()', with brackets and quotes"
+            f"--gin.{name}={value} names it without making one; write --gin.{name}='{value}()'"
         )
     if not value or value.startswith(("@", "%", "[", "{", "(", "'", '"')):  # gin's own forms
         return binding

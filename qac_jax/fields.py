@@ -116,17 +116,14 @@ def parts(cls: type) -> dict[str, type]:
 
 def make(cls: type, settings: Mapping[str, Any]) -> Any:
     """An instance from settings by their flat names; whole parts may be passed too."""
-    leaves, own = flat(cls), {}
+    leaves = flat(cls)
+    own: dict[str, Any] = {}
     of_parts: dict[str, dict[str, Any]] = {}
     for name, value in settings.items():
-        if name in parts(cls):
-            own[name] = value
-        elif name not in leaves:
+        if name not in leaves and name not in parts(cls):
             raise UserError(f"{cls.__name__} has no setting {name!r}; {nearest(name, leaves)}")
-        elif leaves[name].part:
-            of_parts.setdefault(leaves[name].part, {})[name] = value
-        else:
-            own[name] = value
+        part = leaves[name].part if name in leaves else ""
+        (of_parts.setdefault(part, {}) if part else own)[name] = value
     for name, changes in of_parts.items():
         start = own.get(name) or parts(cls)[name]()
         own[name] = dataclasses.replace(start, **changes)
@@ -158,9 +155,7 @@ def check(instance: Any, name: str = "") -> None:
         return
     name = name or type(instance).__name__
     hints = typing.get_type_hints(type(instance))
-    for field in dataclasses.fields(instance):
-        if not field.init:
-            continue
+    for field in (field for field in dataclasses.fields(instance) if field.init):
         value = getattr(instance, field.name, None)
         label = f"{name}.{field.name}"
         # A bare object() is gin's REQUIRED sentinel, which rooms must not import.
@@ -168,13 +163,10 @@ def check(instance: Any, name: str = "") -> None:
             passed = f"pass --{field.name} or " if converter(hints.get(field.name)) else ""
             about = f" ({field.metadata['help']})" if field.metadata.get("help") else ""
             raise UserError(f"{label} is not set{about}; {passed}bind {label} in gin")
-        if field.name in ("parent", "name") and _is_module(instance):
-            continue  # Linen's own bookkeeping fields
+        if _is_bookkeeping(field, instance):
+            continue
         if isinstance(value, type) and dataclasses.is_dataclass(value):
-            name = f"{value.__module__.rsplit('.', 1)[-1]}.{value.__qualname__}"
-            raise UserError(
-                f"{label} is the class {name} itself; write @{name}(), with brackets, to make one"
-            )
+            raise UserError(f"{label} is the class {value.__qualname__} itself; give it brackets")
         check_value(value, hints.get(field.name, Any), label, finite=False)
         _check_option(field, value, label)
         for child_label, child in _children(value, label):
@@ -218,8 +210,8 @@ def describe(value: Any) -> Any:
         # By name alone, so that a class may move to another module and keys stay.
         described: dict[str, Any] = {"type": type(value).__qualname__}
         for field in dataclasses.fields(value):
-            bookkeeping = field.name in ("parent", "name") and _is_module(value)
-            if field.init and not bookkeeping and field.metadata.get("affects_result", True):
+            counts = field.init and field.metadata.get("affects_result", True)
+            if counts and not _is_bookkeeping(field, value):
                 described[field.name] = describe(getattr(value, field.name))
         return described
     if isinstance(value, Mapping):
@@ -245,28 +237,18 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def yes_or_no(text: str) -> bool:
-    if text.lower() in ("true", "yes", "1"):
-        return True
-    if text.lower() in ("false", "no", "0"):
-        return False
-    raise ValueError(text)
-
-
 def converter(hint: Any) -> Callable[[str], Any] | None:
     """Converts a flag's text to this type; None for types that only gin can express."""
-    members = _members(hint)
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = typing.get_args(hint) if is_union else (hint,)
     for kind in (bool, int, float, str):
         if kind in members:
-            return yes_or_no if kind is bool else kind
-    for member in members:
-        if typing.get_origin(member) is tuple:
-            inner = converter(typing.get_args(member)[0])
-            return _comma_list(inner) if inner is not None else None
-    return None
+            return kind
+    lists = [typing.get_args(m)[0] for m in members if typing.get_origin(m) is tuple]
+    inner = converter(lists[0]) if lists else None
+    if inner is None:
+        return None
 
-
-def _comma_list(inner: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     def comma_list(text: str) -> tuple[Any, ...]:
         return tuple(inner(part.strip()) for part in text.split(",") if part.strip())
 
@@ -281,54 +263,39 @@ def _children(value: Any, label: str) -> list[tuple[str, Any]]:
     return [(type(value).__name__, value)]
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, without None."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(m for m in typing.get_args(hint) if m is not type(None))
-    return (hint,)
-
-
 def _fits(value: Any, hint: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any or isinstance(hint, typing.TypeVar):
-        return True
-    if hint is None or hint is type(None):
-        return value is None
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, member) for member in arguments)
-    if origin is typing.Literal:
-        return value in arguments
-    if origin is typing.Annotated:
-        return _fits(value, arguments[0])
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if origin is tuple or origin in (list, Sequence):
+    if hint in (int, float):
+        numbers = (int, float) if hint is float else int
+        return isinstance(value, numbers) and not isinstance(value, bool)
+    if origin in (tuple, list, Sequence):
         # Gin writes lists where Python would write tuples: both are taken.
         if not isinstance(value, list | tuple):
             return False
-        if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+        if origin is tuple and arguments[-1] is not Ellipsis:
             return len(value) == len(arguments) and all(map(_fits, value, arguments))
-        return not arguments or all(_fits(item, arguments[0]) for item in value)
+        return all(_fits(item, arguments[0]) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping) and all(
             _fits(k, arguments[0]) and _fits(v, arguments[1]) for k, v in value.items()
         )
     if origin is Callable:
         return callable(value)
-    plain = origin or hint
-    if isinstance(plain, type) and not getattr(plain, "_is_protocol", False):
-        return isinstance(value, plain)
-    return True
+    plain = origin or (type(None) if hint is None else hint)
+    # Any, type variables and protocols are not checked.
+    is_class = isinstance(plain, type) and plain is not Any
+    return not is_class or getattr(plain, "_is_protocol", False) or isinstance(value, plain)
 
 
-def _is_module(value: Any) -> bool:
-    """Whether it is a Linen module, checked by its methods so that Flax is not imported."""
-    return hasattr(type(value), "apply") and hasattr(type(value), "init")
+def _is_bookkeeping(field: dataclasses.Field[Any], instance: Any) -> bool:
+    """Whether it is Linen's own, not a setting of a module; Flax is not imported for that."""
+    of_module = hasattr(type(instance), "apply") and hasattr(type(instance), "init")
+    return of_module and field.name in ("parent", "name")
 
 
 def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return " or ".join(_type_name(m) for m in typing.get_args(hint))
+        return " or ".join(map(_type_name, typing.get_args(hint)))
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))

@@ -179,7 +179,7 @@ def _add(group: Any, name: str, leaf: fields.Leaf) -> None:
     options: dict[str, Any] = {"dest": name, "default": None, "help": text.replace("%", "%%")}
     if fields.is_input(field):
         options |= {"metavar": "DIR"} | ({"action": "append"} if about_it["many"] else {})
-    elif fields.converter(leaf.hint) is fields.yes_or_no:
+    elif fields.converter(leaf.hint) is bool:
         options["action"] = argparse.BooleanOptionalAction
     else:
         options |= {"type": fields.converter(leaf.hint), "metavar": name.upper()}

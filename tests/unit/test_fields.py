@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +26,6 @@ class Outer:
     names: tuple[str, ...] = ()
     pair: tuple[int, int] = (1, 2)
     table: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    mode: Literal["a", "b"] = "a"
     call: Callable[[int], int] = abs
     inner: Inner = Inner()
     many: Sequence[Inner] = ()
@@ -37,7 +36,7 @@ class Outer:
 
 GOOD: list[dict[str, Any]] = [
     {"rate": 1, "maybe": 3, "names": ["a", "b"], "pair": [3, 4], "table": {"a": 1}},
-    {"mode": "b", "many": [Inner(0.1)], "anything": object},
+    {"many": [Inner(0.1)], "anything": object},
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"size": 1.0}, r"Outer.size = 1.0 is a float; expected int"),
@@ -47,7 +46,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"names": "abc"}, r"Outer.names = 'abc' is a str"),
     ({"pair": (1, 2, 3)}, r"Outer.pair"),
     ({"table": {"a": "b"}}, r"Outer.table"),
-    ({"mode": "c"}, r"Outer.mode"),
     ({"call": 3}, r"Outer.call"),
     ({"inner": Inner("x")}, r"Inner.rate = 'x'"),  # type: ignore[arg-type]
     ({"many": [Inner(None)]}, r"Outer.many\[0\].rate = None"),  # type: ignore[arg-type]
