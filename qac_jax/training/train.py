@@ -26,7 +26,7 @@ from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics
-from qac_jax.training.checkpoints import Kept
+from qac_jax.training.checkpoints import Checkpoints
 from qac_jax.training.mesh import announce
 from qac_jax.training.options import PRECISIONS, Monitoring
 from qac_jax.training.step import Engine, Programs, State, count_parameters, model_flops
@@ -161,7 +161,7 @@ def train(
     if validation is not None:
         validate = metrics.Validation(engine, validation, monitoring.validation_batches)
 
-    kept = Kept(folder, identity, engine, monitoring)
+    kept = Checkpoints(folder / CHECKPOINTS, identity, engine, monitoring)
     state, step = kept.begin(engine, data, params, total_steps)
     log = metrics.Journal(folder, step, tensorboard=monitoring.tensorboard, name=name)
 
@@ -195,10 +195,11 @@ def train(
                 clock.restart(step)
             if validate is not None and now(monitoring.validate_every):
                 with clock.paused():
+                    metrics.finite_means(engine, state, since_log, step)  # or it may be kept
                     measured = validate(state)
                     log.log(step, measured)
                     announce(f"step {step}: {metrics.shown(measured)}")
-                    kept.measured(step, state, measured)
+                    kept.measured(step, state, data, measured)
             stop = signals.stop(step)
             if stop or now(monitoring.save_every):
                 with clock.paused():

@@ -32,7 +32,7 @@ from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.objective import Context
 from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics, optimizers, step, train
-from qac_jax.training.checkpoints import Best, Checkpoints, averaged, plain
+from qac_jax.training.checkpoints import Checkpoints, averaged, plain
 from qac_jax.training.optimizers import OPTIMIZERS, Optimizer, freeze
 from qac_jax.training.step import LARGEST, LEAST, LOSS_SCALE, Engine, Scaling, overflows
 
@@ -444,12 +444,7 @@ def test_learning_rates_by_hand() -> None:
 # What is measured, and where it goes.
 
 
-def test_the_best_step_and_windows_of_a_profile() -> None:
-    best = Best("loss")
-    assert best.improves(1, {"validation/loss": 0.5})
-    assert not best.improves(2, {"validation/loss": 0.6}) and best.step == 1
-    with pytest.raises(UserError, match="did you mean 'loss'"):
-        Best("los").improves(1, {"validation/loss": 0.5})
+def test_windows_of_a_profile() -> None:
     with pytest.raises(UserError, match="profile='15:10' is not a window .* at most 5"):
         metrics.Profile("15:10", epath.Path("."), 5)
 
