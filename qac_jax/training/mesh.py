@@ -182,44 +182,6 @@ def use(mesh: Mesh, rules: Rules) -> Iterator[None]:
         yield
 
 
-def spec(
-    names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, rules: Rules, what: str = "array"
-) -> PartitionSpec:
-    """The mesh axes of an array with these logical axes; UserError where sizes do not fit."""
-    table = dict(reversed(rules))  # the first rule for a name applies
-    taken: dict[str, str] = {}
-    places: list[str | tuple[str, ...] | None] = []
-    for name, size in zip(names, shape, strict=True):
-        if name is None:
-            places.append(None)
-            continue
-        if name not in table:
-            raise UserError(
-                f"{what} has the logical axis {name!r}, for which there is no sharding rule; "
-                + nearest(name, table)
-            )
-        goal = table[name]
-        axes = (goal,) if isinstance(goal, str) else (goal or ())
-        axes = tuple(axis for axis in axes if mesh.shape[axis] > 1)
-        for axis in axes:
-            if axis in taken:
-                raise UserError(
-                    f"{what}: the logical axes {taken[axis]!r} and {name!r} are both cut over the "
-                    f"mesh axis {axis!r}; set its size to 1 or choose rules that send one of them "
-                    "elsewhere"
-                )
-            taken[axis] = name
-        cut = math.prod(mesh.shape[axis] for axis in axes)
-        if size % cut:
-            raise UserError(
-                f"{what}: its logical axis {name!r} of {size} is not divisible by the mesh axis "
-                f"{'x'.join(axes)!r} of {cut}; pad it to {size + cut - size % cut}, or change the "
-                "mesh or the rules"
-            )
-        places.append(axes[0] if len(axes) == 1 else axes or None)
-    return PartitionSpec(*places)
-
-
 def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
     """Abstract variables (boxed with logical axes, or plain) as the tree of their NamedShardings.
 
@@ -228,41 +190,22 @@ def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
 
     def one(path: Any, leaf: Any) -> NamedSharding:
         if not isinstance(leaf, nn.LogicallyPartitioned):
-            return NamedSharding(mesh, PartitionSpec())
-        what = jax.tree_util.keystr(path, simple=True, separator="/")
-        shape = leaf.value.shape
-        if len(leaf.names) != len(shape):
-            raise ValueError(f"{what} has the axes {leaf.names} and the shape {shape}")
-        return NamedSharding(mesh, spec(leaf.names, shape, mesh, rules, what))
+            return replicated(mesh)
+        axes: Any = nn.logical_to_mesh_axes(leaf.names, rules)
+        for name, size, axis in zip(leaf.names, leaf.value.shape, axes, strict=True):
+            cut = math.prod(mesh.shape[one] for one in np.atleast_1d(axis)) if axis else 1
+            if size % cut:
+                what = jax.tree_util.keystr(path, simple=True, separator="/")
+                raise UserError(
+                    f"{what}: its logical axis {name!r} of {size} is not divisible by the mesh "
+                    f"axis {axis!r} of {cut}; pad it to {size + cut - size % cut}, or change the "
+                    "mesh or the rules"
+                )
+        return NamedSharding(mesh, axes)
 
     return jax.tree_util.tree_map_with_path(
         one, variables, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
     )
-
-
-def like_parameters(tree: Any, params: Any, param_shardings: Any, mesh: Mesh) -> Any:
-    """Shardings of an optimiser's state: leaves that mirror a parameter are sharded as it is.
-
-    A leaf mirrors a parameter when its path ends with the parameter's and its shape is the same;
-    counters and scalars are replicated. So this works for any Optax state without its classes.
-    """
-    flat_shardings = jax.tree.leaves(param_shardings)
-    known = {
-        _names(path): (leaf.shape, sharding)
-        for (path, leaf), sharding in zip(
-            jax.tree_util.tree_leaves_with_path(params), flat_shardings, strict=True
-        )
-    }
-
-    def one(path: Any, leaf: Any) -> NamedSharding:
-        names = _names(path)
-        for start in range(len(names)):
-            shape, sharding = known.get(names[start:], (None, None))
-            if shape == leaf.shape:
-                return sharding
-        return NamedSharding(mesh, PartitionSpec())
-
-    return jax.tree_util.tree_map_with_path(one, tree)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -371,7 +314,3 @@ def _rows_are_contiguous(mesh: Mesh) -> bool:
         if rows and rows != list(range(rows[0], rows[-1] + 1)):
             return False
     return True
-
-
-def _names(path: Any) -> tuple[str, ...]:
-    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import traverse_util
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -144,8 +145,12 @@ class Engine:
         return State(
             step=whole,
             variables=variables,
-            opt_state=meshes.like_parameters(
-                abstract.opt_state, abstract.params, variables["params"], self.mesh
+            opt_state=optax.tree.map_params(
+                self.tx,
+                lambda _, sharding: sharding,
+                abstract.opt_state,
+                variables["params"],
+                transform_non_params=lambda _: whole,
             ),
             ema=variables["params"] if self.ema else {},
             skipped=whole,
@@ -159,14 +164,15 @@ class Engine:
 
     def create(self, params: Mapping[str, Any] | None = None) -> State:
         """The state at step 0, initialised sharded; `params` replace some or all parameters."""
-        shardings = self.shardings
-        loaded = dict(params or {})
-        loaded = jax.tree.map(jax.device_put, loaded, _part(shardings.params, loaded))
+        shardings, flatten = self.shardings, traverse_util.flatten_dict
+        places = flatten(shardings.params)
+        loaded = {n: jax.device_put(x, places[n]) for n, x in flatten(params or {}).items()}
 
         def begin(key: jax.Array, loaded: Any) -> State:
             variables = nn.unbox(self.objective.init(key))
             if loaded:
-                variables["params"] = _replaced(variables["params"], loaded)
+                whole = {**flatten(variables["params"]), **loaded}
+                variables["params"] = traverse_util.unflatten_dict(whole)
                 variables |= self.objective.initial_state(variables["params"])
             return self.start(variables)
 
@@ -555,21 +561,3 @@ def cast_kernels(params: Any, dtype: Any) -> Any:
         return leaf.astype(dtype) if path[-1] == jax.tree_util.DictKey("kernel") else leaf
 
     return jax.tree_util.tree_map_with_path(cast, params)
-
-
-def _part(tree: Any, names: Mapping[str, Any]) -> Any:
-    """The part of a nested dict that has these names."""
-    return {
-        name: _part(tree[name], below) if isinstance(below, Mapping) else tree[name]
-        for name, below in names.items()
-    }
-
-
-def _replaced(tree: Any, leaves: Mapping[str, Any]) -> Any:
-    """A nested dict with some of its leaves replaced."""
-    return {
-        name: _replaced(leaf, leaves.get(name, {}))
-        if isinstance(leaf, Mapping)
-        else leaves.get(name, leaf)
-        for name, leaf in tree.items()
-    }
