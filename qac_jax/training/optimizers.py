@@ -320,7 +320,7 @@ def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.Gradient
     its own ratio. `adapted(path)`: whether the ratio is applied at all.
     """
 
-    def update(updates: Any, state: optax.EmptyState, params: Any = None):
+    def update(updates: Any, params: Any) -> Any:
         def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
             if not adapted(path):
                 return u
@@ -330,9 +330,9 @@ def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.Gradient
             meaningful = (size > 0) & (step > 0)
             return u * jnp.where(meaningful, size / jnp.where(meaningful, step, 1), 1)
 
-        return jax.tree_util.tree_map_with_path(one, updates, params), state
+        return jax.tree_util.tree_map_with_path(one, updates, params)
 
-    return optax.GradientTransformation(_no_state, update)
+    return optax.stateless(update)
 
 
 def decay_moved(
@@ -349,26 +349,18 @@ def decay_moved(
         updates = jax.tree_util.tree_map_with_path(one, updates, params)
         return updates, optax.ScaleByScheduleState(state.count + 1)
 
-    return optax.GradientTransformation(_start_counting, update)
+    def init(_: Any) -> optax.ScaleByScheduleState:
+        return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+
+    return optax.GradientTransformation(init, update)
 
 
 def clip_by_global_norm(limit: float, epsilon: float = 0.0) -> optax.GradientTransformation:
     """Gradients times min(1, limit / (norm + ε)); ε is 1e-6 in torch, 0 in Paddle and Optax."""
 
-    def update(grads: Any, state: optax.EmptyState, params: Any = None):
-        del params
+    def update(grads: Any, _: Any) -> Any:
         norm = optax.tree.norm(grads)
         factor = jnp.minimum(1.0, limit / jnp.maximum(norm + epsilon, jnp.finfo(norm.dtype).tiny))
-        return jax.tree.map(lambda g: g * factor.astype(g.dtype), grads), state
+        return jax.tree.map(lambda g: g * factor.astype(g.dtype), grads)
 
-    return optax.GradientTransformation(_no_state, update)
-
-
-def _no_state(params: Any) -> optax.EmptyState:
-    del params
-    return optax.EmptyState()
-
-
-def _start_counting(params: Any) -> optax.ScaleByScheduleState:
-    del params
-    return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+    return optax.stateless(update)
