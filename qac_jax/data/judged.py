@@ -21,7 +21,7 @@ from qac_jax import artifacts
 from qac_jax.data.kind import Negatives
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.files import expand, longest_line, open_bytes
+from qac_jax.formats.files import LONGEST_LINE, expand, open_bytes
 from qac_jax.formats.identities import IdIndex, IdSet
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries, shares
@@ -250,7 +250,7 @@ def _lines(
 def _detect(file: str) -> str:
     """The format of a file of negatives, by its first line."""
     with open_bytes(file) as stream:
-        first = stream.readline(longest_line()).decode(errors="replace").strip()
+        first = stream.readline(LONGEST_LINE).decode(errors="replace").strip()
     if first.startswith("{"):
         return "hard"
     columns = len(first.split())

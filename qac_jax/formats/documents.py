@@ -6,7 +6,6 @@ For many processes: `shards(format, path, count)` cuts the corpus, `read_shard(s
 one part anywhere, and `repeated_documents` finds ids that occur twice over all of them.
 """
 
-import functools
 import math
 import os
 from array import array
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qac_jax.errors import DataError, UserError, nearest
+from qac_jax.errors import UserError, nearest
 from qac_jax.formats import files
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Line, Piece
@@ -149,37 +148,6 @@ def read_lines(
         yield from files.parsed(piece, bad, taken)
 
 
-def folder_format(parse: Callable[[str, str], Document], suffixes: Sequence[str]) -> DocumentFormat:
-    """The files with these suffixes, in folders of any depth; `parse` takes id and text."""
-
-    def share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-        if not os.path.isdir(path):
-            return shared(files.expand(path), count, cut=False)
-        found = sorted(
-            os.path.join(folder, name)
-            for folder, _, names in os.walk(path)
-            for name in names
-            if not name.startswith(".") and files.plain_name(name).lower().endswith(tuple(suffixes))
-        )
-        if not found:
-            raise UserError(f"{path} holds no {' or '.join(suffixes)} files; check the path")
-        return shared(found, count, cut=False)
-
-    def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
-        folder = os.path.isdir(shard.path)
-        for piece in shard.pieces:
-            name = os.path.relpath(piece.file, shard.path) if folder else piece.file
-            try:
-                text = files.whole_text(piece.file).replace("\r\n", "\n")
-            except DataError as error:
-                bad.add(error.message, Place(piece.file, error.line))
-                continue
-            make = functools.partial(parse, files.plain_name(name), text)
-            yield from checked(make, Place(piece.file), bad)
-
-    return DocumentFormat(share, read)
-
-
 def source(format: str, path: str) -> tuple[str, str]:
     """The format and path of documents: a name such as tfds:squad says its format itself."""
     named = DOCUMENTS.named(path)
@@ -202,13 +170,8 @@ def shards(
     """
     reader = DOCUMENTS.get(format)
     chosen = _checked(format, reader.options, options or {})
-    try:
-        pieces = reader.share(os.fspath(path), count, chosen)
-    except UserError as error:
-        if format == "folder" or not os.path.isdir(path) or not os.listdir(path):
-            raise
-        raise UserError(f"{error}, or read files of other kinds by --format folder") from error
     path = os.fspath(path)
+    pieces = reader.share(path, count, chosen)
     return [Shard(format, path, part, index, chosen) for index, part in enumerate(pieces)]
 
 

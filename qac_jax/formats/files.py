@@ -36,12 +36,6 @@ _UNPACKERS: dict[str, Callable[[Any], Any]] = {
         zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), 1 << 20
     ),
 }
-# What is refused by name: where it stands in a file, and what is said.
-_FOREIGN = (
-    (257, b"ustar", "a tar archive; unpack it and give the files inside"),
-    (0, b"PK\x03\x04", "a zip archive; unpack it and give the files inside"),
-    (0, b"PAR1", "a parquet file; read it through --format hf, or turn it into JSON lines"),
-)
 # Text packs to about a quarter: what compressed files weigh when work is shared out.
 _UNPACKED = 4
 # Of JSON, unless its backslash is itself escaped.
@@ -49,10 +43,9 @@ _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BOM = b"\xef\xbb\xbf"
 # The longest line that is read, in bytes: few packed bytes may stand for gigabytes in one line.
-LONGEST_LINE = "QAC_LONGEST_LINE"
-_LONGEST_LINE = 64 << 20
-# A file that is read whole may be longer by this factor.
-_WHOLE = 4
+LONGEST_LINE = 64 << 20
+# The longest file that is read whole.
+LONGEST_FILE = 256 << 20
 
 T = TypeVar("T")
 
@@ -96,7 +89,10 @@ def expand(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> list[s
             files += [p for p in inside if os.path.isfile(p)]
             if not inside:
                 wanted = " or ".join(f"*{s}" for s in suffixes) or "files"
-                raise UserError(f"the folder {part} holds no {wanted}; check the path")
+                raise UserError(
+                    f"the folder {part} holds no {wanted}; check the path, or read files "
+                    "of other kinds by --format folder"
+                )
         elif os.path.exists(part):
             files.append(part)
         elif matches := sorted(p for p in glob.glob(part) if os.path.isfile(p)):
@@ -133,10 +129,6 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
     packing = compression(path)
     try:
         with open(path, "rb", buffering=1 << 20) as file, _UNPACKERS[packing](file) as unpacked:
-            head = unpacked.peek(512)
-            for place, magic, said in _FOREIGN:
-                if head.startswith(magic, place):
-                    raise DataError(said, file=path)
             yield unpacked
     except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
         if not packing or getattr(error, "errno", None) is not None:
@@ -146,29 +138,12 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def longest_line() -> int:
-    """The bytes that a line may have: 64 MB, or what QAC_LONGEST_LINE says."""
-    text = os.environ.get(LONGEST_LINE, "") or str(_LONGEST_LINE)
-    if not text.isdigit() or not int(text):
-        raise UserError(f"{LONGEST_LINE}={text!r} is not a number of bytes; unset it, or give one")
-    return int(text)
-
-
-def too_long(path: str, limit: int, line: int | None = None, what: str = "a line") -> DataError:
-    return DataError(
-        f"{what} of more than {limit:,} bytes; cut it, or allow more with {LONGEST_LINE}=BYTES",
-        file=path,
-        line=line,
-    )
-
-
 def whole_text(path: str) -> str:
     """The whole of a small file; broken UTF-8 is a DataError with its line."""
-    limit = _WHOLE * longest_line()
     with open_bytes(path) as file:
-        raw = file.read(limit + 1)
-    if len(raw) > limit:
-        raise too_long(path, limit, what="a file")
+        raw = file.read(LONGEST_FILE + 1)
+    if len(raw) > LONGEST_FILE:
+        raise DataError(f"a file of more than {LONGEST_FILE:,} bytes; divide it", file=path)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -179,21 +154,21 @@ def whole_text(path: str) -> str:
 
 def raw_lines(piece: Piece) -> Iterator[tuple[bytes, int, int]]:
     """(bytes, number from the piece's beginning, offset) of the lines that begin in it."""
-    limit = longest_line()
+    limit = LONGEST_LINE
     with open_bytes(piece.file) as file:
         position, number = piece.start, 0
         if piece.start:
             # One byte back: when it ends a line, the piece begins with a whole one.
             file.seek(piece.start - 1)
             skipped = file.readline(limit + 1)
-            if len(skipped) > limit:
-                raise too_long(piece.file, limit)
             position += len(skipped) - 1
             number = 1 if len(skipped) > 1 else 0
         while (piece.stop is None or position < piece.stop) and (raw := file.readline(limit + 1)):
             number += 1
             if len(raw) > limit:
-                raise too_long(piece.file, limit, number if not piece.start else None)
+                line = number if not piece.start else None
+                message = f"a line of more than {limit:,} bytes; divide its text"
+                raise DataError(message, file=piece.file, line=line)
             start, position = position, position + len(raw)
             yield raw.removeprefix(_BOM) if start == 0 else raw, number, start
 
@@ -354,68 +329,55 @@ def string(record: Mapping[str, Any], *keys: str, what: str = "") -> str:
 
 
 _CHUNK = 1 << 20
-# An object that is longer is taken for damage: the bracket that closes it is missing.
-_LONGEST_OBJECT = 1 << 28
+# A value that is longer is taken for damage: the bracket that closes it is missing.
+_LONGEST_VALUE = 1 << 28
 _VALUE = re.compile(r"[^\s,]")
 
 
-def objects(file: str, bad: BadLines) -> Iterator[tuple[dict[str, Any], Place]]:
-    """The objects of a JSON array of any length, and where they begin. What is no object is a bad
-    record; damaged JSON cannot be skipped, because nothing says where the next object begins.
+def _values(file: str) -> Iterator[Any]:
+    """The values of a JSON array of any length. Damaged JSON cannot be skipped, because nothing
+    says where the next value begins.
     """
     scan = json.JSONDecoder().raw_decode
-    text, line, number, wanted, begun = "", 1, 0, _CHUNK, False
+    text, number, failure = "", 0, ""
     with open_bytes(file) as stream:
         reader = io.TextIOWrapper(stream, "utf-8-sig", newline="")
-        while True:
-            try:
-                more = reader.read(wanted)
-            except UnicodeDecodeError as error:
-                raise DataError(f"not UTF-8: {error.reason}", file=file, line=line) from error
-            text += more
-            position = counted = 0
-            if not begun and text.strip():
-                position = text.find("[") + 1
-                if text[: position - 1].strip() or not position:
-                    raise DataError("not a JSON array; expected [", file=file, line=line)
-                begun = True
-            while begun and (found := _VALUE.search(text, position)):
-                position = found.start()
-                line, counted = line + text.count("\n", counted, position), position
-                if text[position] == "]":
-                    return
-                try:
-                    value, end = scan(text, position)
-                except ValueError as error:
-                    if more and len(text) - position < _LONGEST_OBJECT:
-                        break  # the rest of it is in the next chunk
-                    raise DataError(f"invalid JSON: {error}", file=file, line=line) from error
-                except RecursionError as error:
-                    message = "invalid JSON: nested too deeply"
-                    raise DataError(message, file=file, line=line) from error
-                if isinstance(value, dict):
-                    yield value, Place(file, line)
-                else:
-                    kind = type(value).__name__
-                    bad.add(f"entry {number} is a JSON {kind}, not an object", Place(file))
-                number, position = number + 1, end
-            if not more:
-                raise DataError("the JSON array has no end; fetch the file again", file=file)
-            line += text.count("\n", counted, position)
-            text = text[position:]
-            # Each attempt reads the object from its beginning: twice as much text for the next.
-            wanted = max(_CHUNK, len(text))
+        try:
+            while (first := reader.read(1)).isspace():
+                pass
+            if first != "[":
+                raise DataError("not a JSON array; expected [", file=file)
+            # Each attempt reads a value from its beginning: twice as much text for the next.
+            while len(text) < _LONGEST_VALUE and (more := reader.read(max(_CHUNK, len(text)))):
+                text, position, failure = text + more, 0, "the array has no end"
+                while found := _VALUE.search(text, position):
+                    position = found.start()
+                    if text[position] == "]":
+                        return
+                    try:
+                        value, end = scan(text, position)
+                    except (ValueError, RecursionError) as error:
+                        failure = str(error)
+                        break  # perhaps the rest of it is in the next chunk
+                    yield value
+                    number, position = number + 1, end
+                text = text[position:]
+        except UnicodeDecodeError as error:
+            failure = f"not UTF-8: {error.reason}"
+    raise DataError(f"invalid JSON in entry {number}: {failure}", file=file)
 
 
 def parsed_objects(
-    file: str, bad: BadLines, parse: Callable[[int, dict[str, Any], Place], T | None]
+    file: str, bad: BadLines, parse: Callable[[int, dict[str, Any]], T | None]
 ) -> Iterator[T]:
     """What `parse` makes of each object of a JSON array (None: nothing), numbered from 0."""
-    for number, (record, place) in enumerate(objects(file, bad)):
+    for number, record in enumerate(_values(file)):
         try:
-            found = parse(number, record, place)
+            if not isinstance(record, dict):
+                raise BadRecord(f"a JSON {type(record).__name__}, not an object")
+            found = parse(number, record)
         except BadRecord as error:
-            bad.add(f"entry {number}: {error}", place)
+            bad.add(f"entry {number}: {error}", Place(file))
             continue
         if found is not None:
             yield found

@@ -1,5 +1,5 @@
 """Queries and questions, with answers where a file has them: lines, JSON lines, tables, DPR,
-EntityQuestions, MRQA, ORCAS, TREC.
+EntityQuestions, ORCAS, TREC.
 
     for query in read_queries("queries.jsonl"): …
 
@@ -161,11 +161,10 @@ def _answers(given: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(a) for a in given))
 
 
-def _asked(record: Mapping[str, Any], name: str, place: Place, **meta: str) -> Query:
-    """{"question", "answers" or "answer": [texts, or regular expressions]}."""
+def _asked(record: Mapping[str, Any], name: str, file: str, **meta: str) -> Query:
+    """{"question", "answers": [texts, or regular expressions]}."""
     question = string(record, "question", what="question").strip()
-    answers = _answers(record.get("answers", record.get("answer", [])))
-    return Query(name, question, answers, meta, place)
+    return Query(name, question, _answers(record.get("answers", [])), meta, Place(file))
 
 
 def _number(line: Line) -> str:
@@ -174,17 +173,14 @@ def _number(line: Line) -> str:
 
 
 def _jsonl(line: Line) -> Query:
-    """BEIR's: {"_id", "text", "metadata": {"answers", …}}."""
+    """BEIR's {"_id", "text", "metadata": {"answers", …}}, and DPR's {"question", "answer"}."""
     record = json_object(line.text)
     meta = dict(record.get("metadata") or {})
-    answers = record.get("answers", meta.pop("answers", []))
-    return Query(
-        string(record, "_id", "id", "query_id", "qid", "text_id", what="id"),
-        string(record, "text", "query", what="text"),
-        _answers(answers),
-        meta,
-        line.place,
-    )
+    answers = record.get("answers", record.get("answer", meta.pop("answers", [])))
+    numbered = "question" in record
+    name = string(record, "_id", "id", "query_id", "qid", "text_id", what="" if numbered else "id")
+    text = string(record, "text", "query", "question", what="text").strip()
+    return Query(name or _number(line), text, _answers(answers), meta, line.place)
 
 
 def _tsv(line: Line) -> Query:
@@ -213,26 +209,15 @@ def _is_dpr(sample: Sample) -> int:
     return SURE if listed else NO
 
 
-def _dpr_jsonl(line: Line) -> Query:
-    """DPR's as JSON lines, with or without ids."""
-    record = json_object(line.text)
-    return _asked(record, string(record, "id", "qid", "_id") or _number(line), line.place)
-
-
-def _is_dpr_jsonl(sample: Sample) -> int:
-    asks = sample.record is not None and '"question"' in sample.first
-    return SURE if asks and not _is_mrqa(sample) else NO
-
-
 def _dpr_training(file: str, bad: BadLines) -> Iterator[Query]:
     """The questions and answers of DPR's training files, numbered from 0 (`training.py`).
 
     Those without a positive passage are left out and counted: of Natural Questions 58,812 are left.
     """
 
-    def parse(number: int, record: dict[str, Any], place: Place) -> Query | None:
+    def parse(number: int, record: dict[str, Any]) -> Query | None:
         if record.get("positive_ctxs"):
-            return _asked(record, str(number), place)
+            return _asked(record, str(number), file)
         bad.leave_out("questions without a positive passage")
         return None
 
@@ -249,32 +234,11 @@ def _is_array(passages: bool) -> Recognise:
 def _entityquestions(file: str, bad: BadLines) -> Iterator[Query]:
     """A JSON list for each relation; P36.test.json gives ids P36-0, P36-1, …"""
     relation = os.path.basename(file).split(".")[0]
-    return parsed_objects(
-        file,
-        bad,
-        lambda number, entry, place: _asked(
-            entry, f"{relation}-{number}", place, relation=relation
-        ),
-    )
 
+    def parse(number: int, entry: dict[str, Any]) -> Query:
+        return _asked(entry, f"{relation}-{number}", file, relation=relation)
 
-def _mrqa(file: str, bad: BadLines) -> Iterator[Query]:
-    """MRQA's questions below each context."""
-
-    def parse(line: Line) -> list[Query]:
-        return [
-            _asked(qa, string(qa, "qid", "id", what="question id"), line.place)
-            for qa in json_object(line.text).get("qas", [])
-        ]
-
-    for questions in parsed(file, bad, parse):
-        yield from questions
-
-
-def _is_mrqa(sample: Sample) -> int:
-    if sample.record is None:
-        return NO
-    return SURE if '"header"' in sample.first or '"qas"' in sample.first else NO
+    return parsed_objects(file, bad, parse)
 
 
 def _orcas(file: str, bad: BadLines) -> Iterator[Query]:
@@ -301,12 +265,10 @@ def _trec(file: str, bad: BadLines) -> Iterator[Query]:
     """
     text = whole_text(file)
     opened: re.Match[str] | None = None
-    line, counted = 1, 0
     for mark in _TOPIC.finditer(text):
         if not mark[1]:
             opened = opened or mark
         elif opened:
-            line, counted = line + text.count("\n", counted, opened.start()), opened.start()
             fields = {
                 name.lower(): " ".join(_LABEL.sub("", value).split())
                 for name, value in _FIELD.findall(text, opened.end(), mark.start())
@@ -314,18 +276,16 @@ def _trec(file: str, bad: BadLines) -> Iterator[Query]:
             number = _NUMBER.search(opened[3])
             name = fields.pop("num", "") or (number[1] if number else "")
             topic = fields.pop("title", "") or fields.pop("query", "")
-            yield Query(name, topic or fields.get("desc", ""), meta=fields, place=Place(file, line))
+            yield Query(name, topic or fields.get("desc", ""), meta=fields, place=Place(file))
             opened = None
 
 
 QUERY_FORMATS = {
     "dpr": _one_a_line(_dpr, _is_dpr),
     "dpr_biencoder": QueryFormat(_dpr_training, _is_array(passages=True)),
-    "dpr_jsonl": _one_a_line(_dpr_jsonl, _is_dpr_jsonl),
     "entityquestions": QueryFormat(_entityquestions, _is_array(passages=False)),
     "jsonl": _one_a_line(_jsonl, lambda sample: NO if sample.record is None else LIKELY),
     "lines": _one_a_line(_line, _of_columns(1)),
-    "mrqa": QueryFormat(_mrqa, _is_mrqa),
     "orcas": QueryFormat(_orcas, _of_columns(4)),
     "trec": QueryFormat(_trec, lambda sample: SURE if sample.head.startswith("<") else NO),
     "tsv": _one_a_line(_tsv, _of_columns(2)),

@@ -122,7 +122,7 @@ def _dpr(file: str, bad: BadLines) -> Iterator[TrainingLine]:
     without, as in DPR, where training leaves it out.
     """
 
-    def parse(number: int, record: dict[str, Any], place: Place) -> TrainingLine:
+    def parse(number: int, record: dict[str, Any]) -> TrainingLine:
         question = string(record, "question", what="question").strip()
         if not question:
             raise BadRecord("the question is empty")

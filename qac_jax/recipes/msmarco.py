@@ -147,7 +147,7 @@ class Blocks(Finetuned):
         """Wikipedia and BookCorpus in blocks of whole sentences, with room for [CLS] and [SEP]."""
         read = {"tokenizer": self.bert, "seed": self.seed}
         cutting |= {"cut": "sentences", "max_tokens": tokens - 2}
-        blocks = run(Prepare, "blocks", format="text", documents=self.corpus, **read, **cutting)
+        blocks = run(Prepare, "blocks", format="folder", documents=self.corpus, **read, **cutting)
         return run(Tokenize, "examples", task="mlm", passages=blocks, **read)
 
 

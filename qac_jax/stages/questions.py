@@ -118,7 +118,7 @@ class Sample(Stage):
 
     VERB = "sample"
     KIND = "questions"
-    EXAMPLE = "qac step sample --queries orcas.tsv,mrqa --count 1800000 --out out/unlabelled"
+    EXAMPLE = "qac step sample --queries orcas.tsv,squad.jsonl --count 1800000 --out out/unlabelled"
 
     queries: Ref = input("files or folders of queries", FILE, many=True)
     count: int = option(0, "number of queries to draw (0: all)", at_least=0)

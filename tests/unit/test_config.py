@@ -122,7 +122,7 @@ def test_gin_runs_no_programs(
     file.write_text(TRICKS[trick].format(mark=mark))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    stage = ["prepare", "--format=text", "--documents=.", "--dry_run", "--gin_file", "r.gin"]
+    stage = ["prepare", "--format=folder", "--documents=.", "--dry_run", "--gin_file", "r.gin"]
     for words in (["plan", str(file)], stage):
         assert cli.main(words) == 2
         said = capsys.readouterr().err

@@ -120,15 +120,12 @@ def test_unseen_documents_are_those_that_only_tests_ask_about(birds, tmp_path):
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """ORCAS (a query has a line for every click) and MRQA, with two questions in common."""
+    """ORCAS (a query has a line for every click) and JSON lines, with two questions in common."""
     orcas = "".join(f"{n}\tquery {n}\tD{n}{c}\thttp://\n" for n in range(40) for c in range(2))
     (tmp_path / "orcas.tsv").write_text(orcas)
-    (tmp_path / "mrqa").mkdir()
-    asked = [{"qid": f"q{n}", "question": f"Query {n}?", "answers": ["a"]} for n in range(38, 60)]
-    records: list[Any] = [{"header": {"dataset": "SQuAD"}}, {"context": "c", "qas": asked}]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "mrqa" / "SQuAD.jsonl").write_text(lines)
-    return tmp_path / "orcas.tsv", tmp_path / "mrqa"
+    asked = [{"id": f"q{n}", "question": f"Query {n}?", "answers": ["a"]} for n in range(38, 60)]
+    (tmp_path / "squad.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    return tmp_path / "orcas.tsv", tmp_path / "squad.jsonl"
 
 
 def drawn(out: Path, *paths: Path, **settings: Any) -> tuple[list[dict[str, str]], dict[str, Any]]:
@@ -142,8 +139,8 @@ def test_a_part_by_seed(files: tuple[Path, Path], tmp_path: Path) -> None:
     texts = {record["text"].rstrip("?").lower() for record in found}
     assert len(found) == len(texts) == 30
     assert info["read"] == 62 and info["repeated"] == 2
-    assert info["questions"]["orcas"] + info["questions"]["mrqa"] == 30
-    assert {record["_id"].split("/")[0] for record in found} == {"orcas", "mrqa"}
+    assert info["questions"]["orcas"] + info["questions"]["squad"] == 30
+    assert {record["_id"].split("/")[0] for record in found} == {"orcas", "squad"}
     other, _ = drawn(tmp_path / "b", *reversed(files), count=30, seed=1)
     assert {record["text"].rstrip("?").lower() for record in other} == texts
     third, _ = drawn(tmp_path / "c", *files, count=30, seed=2)

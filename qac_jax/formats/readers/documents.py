@@ -1,5 +1,4 @@
-"""Documents a line or a row: BEIR, MS MARCO, DPR's Wikipedia, Tevatron, JSON lines;
-and folders of text files.
+"""Documents a line or a row: BEIR, MS MARCO, DPR's Wikipedia, Tevatron, JSON lines.
 
 Passages of judged collections stay whole, those without text too, so that a collection keeps its
 size whatever its passages hold.
@@ -8,7 +7,6 @@ size whatever its passages hold.
 import functools
 import itertools
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +20,6 @@ from qac_jax.formats.documents import (
     Pieces,
     Section,
     Shard,
-    accepted,
-    folder_format,
     line_format,
     read_lines,
     shared,
@@ -33,7 +29,6 @@ from qac_jax.formats.files import (
     Line,
     Piece,
     columns,
-    expand,
     find,
     json_object,
     line_before,
@@ -60,33 +55,22 @@ TEXTS = ("text", "contents", "content", "body", "passage", "article")
 def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
     """`keys` names the keys of id, title and text; empty: whichever usual one there is.
 
-    Records with {"sections": [{"heading", "text"}, …]} keep them. What is left goes to the
-    document's meta, but for AugQ's outputs, which `qac generate --imported` reads.
+    What is left goes to the document's meta, but for AugQ's outputs, which `qac generate
+    --imported` reads.
     """
 
     def key(role: str, usual: Sequence[str]) -> str:
         found = (name for name in usual if record.get(name) is not None)
         return keys[role] or next(found, usual[0])
 
-    name, title, text = key("id", IDS), key("title", TITLES), key("text", (*TEXTS, "sections"))
-    if text == "sections":
-        given = record["sections"]
-        parts = given if isinstance(given, list) else [given]
-        if not all(isinstance(part, dict) for part in parts):
-            raise BadRecord("sections are not objects {heading, text}")
-        sections = tuple(
-            Section(string(p, "heading", "title"), string(p, "text", what="section's text"))
-            for p in parts
-        )
-    else:
-        sections = (Section("", _text_or_null(record, text, "text")),)
+    name, title, text = key("id", IDS), key("title", TITLES), key("text", TEXTS)
     meta = record.get("meta", record.get("metadata"))
     meta = dict(meta) if isinstance(meta, dict) else {}
     meta |= _rest(record, name, title, text, "meta", "metadata", "source", "outputs")
     return Document(
         string(record, name, what="id" if keys["id"] else "") or line.made_id,
         string(record, title).strip(),
-        sections,
+        (Section("", _text_or_null(record, text, "text")),),
         source=string(record, "source") or str(meta.pop("pile_set_name", "")),
         meta=meta,
         place=line.place,
@@ -125,22 +109,6 @@ def _passage(
     title = "" if title == NO_TITLE else title.strip()
     passages = (Passage(name, title, text),)
     return Document(name, title, passages=passages, meta=meta or {}, place=line.place)
-
-
-# A folder of text files.
-
-_PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
-
-
-def paragraphs(text: str) -> str:
-    """Paragraphs (divided by blank lines) as one line each."""
-    joined = (" ".join(part.split()) for part in _PARAGRAPHS.split(text))
-    return "\n".join(filter(None, joined))
-
-
-def _text_document(name: str, text: str) -> Document:
-    title = os.path.splitext(os.path.basename(name))[0].replace("_", " ")
-    return Document(name, title, (Section("", paragraphs(text)),))
 
 
 # BEIR's folders. documents.jsonl, where there is one, lists the passages of each document: {"_id",
@@ -215,8 +183,6 @@ def _is_beir(sample: Sample) -> int:
 
 # MS MARCO documents: docid, url, title, body in msmarco-docs.tsv, without quoting or header.
 
-_BLANKS = re.compile("[ \t]+")
-
 
 def _msmarco_document(line: Line, options: Mapping[str, str]) -> Document:
     """`released`: as the released code reads them, title and body merged into one line.
@@ -226,7 +192,8 @@ def _msmarco_document(line: Line, options: Mapping[str, str]) -> Document:
     """
     docid, url, title, body = columns(line.text, ("docid", "url", "title", "body"))
     if options["released"] == "true":
-        title, body = "", " ".join(_BLANKS.split(line.text.strip(" \t"))[2:])
+        fields = filter(None, line.text.replace("\t", " ").split(" "))
+        title, body = "", " ".join(list(fields)[2:])
     sections = (Section("", body),)
     return Document(
         docid, title.strip(), sections, source="msmarco", meta={"url": url}, place=line.place
@@ -325,55 +292,24 @@ def _next_article(file: str, offset: int) -> int:
     def title_of(raw: bytes) -> bytes:
         return raw.rstrip(b"\r\n").rsplit(b"\t", 1)[-1].strip()
 
-    position, before = offset, None
+    before = None
     for raw, _, start in raw_lines(Piece(file, offset)):
-        title = title_of(raw)
-        if before is None:
-            before = title_of(line_before(file, start))
-        if title != before or not title:
+        before = title_of(line_before(file, start)) if before is None else before
+        if title_of(raw) != before or not before:
             return start
-        before, position = title, start + len(raw)
-    return position
+    return os.path.getsize(file)
 
 
 def _is_dpr(sample: Sample) -> int:
     return SURE if sample.named(".tsv") and sample.columns[:2] == ["id", "text"] else NO
 
 
-# Tevatron's JSON lines. Corpus lines {"docid", "title", "text"} (or "text_id") are passages.
-# Training lines {"query_id", "query", "positive_passages", "negative_passages"} are read as the
-# passages they name, each once; `formats/training.py` reads them as questions.
+# Tevatron's JSON lines: {"docid", "title", "text"} (or "text_id") are passages.
 
 
-def _share_tevatron(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-    files = expand(path, (".jsonl", ".json"))
-    if any(map(_is_training, files)):
-        # A passage occurs in many training lines: only one reader can tell which is the first.
-        return [tuple(Piece(file) for file in files)]
-    return shared(files, count)
-
-
-def _read_tevatron(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    known = IdSet() if any(_is_training(piece.file) for piece in shard.pieces) else None
-
-    def parse(line: Line) -> list[Document]:
-        record = json_object(line.text)
-        given = [record]
-        if known is not None:
-            groups = ("positive_passages", "negative_passages")
-            given = [passage for group in groups for passage in record.get(group) or []]
-        passages = [passage_of(one) for one in given]
-        made = [Document(p.id, p.title, (), (p,), place=line.place) for p in passages]
-        return [document for document in made if accepted(document, bad)]
-
-    for piece in shard.pieces:
-        for documents in parsed(piece, bad, parse):
-            yield from (one for one in documents if known is None or known.add(one.id))
-
-
-def _is_training(file: str) -> bool:
-    first = next(raw_lines(Piece(file)), (b"", 0, 0))[0]
-    return b'"positive_passages"' in first
+def _tevatron(line: Line, options: Mapping[str, str]) -> Document:
+    passage = passage_of(json_object(line.text))
+    return Document(passage.id, passage.title, (), (passage,), place=line.place)
 
 
 DOCUMENT_FORMATS = {
@@ -390,10 +326,9 @@ DOCUMENT_FORMATS = {
         _read_passages,
         recognise=lambda sample: LIKELY if sample.columns and sample.named(".tsv") else NO,
     ),
-    "tevatron": DocumentFormat(
-        _share_tevatron,
-        _read_tevatron,
+    "tevatron": line_format(
+        _tevatron,
+        (".jsonl", ".json"),
         recognise=lambda sample: SURE if sample.record and "docid" in sample.record else NO,
     ),
-    "text": folder_format(_text_document, (".txt", ".text", ".md", ".rst")),
 }

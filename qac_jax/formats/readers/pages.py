@@ -15,7 +15,6 @@ from typing import Any
 
 from qac_jax.formats import docstrings
 from qac_jax.formats.documents import Document
-from qac_jax.formats.readers.documents import paragraphs
 from qac_jax.formats.readers.folder import Headed, NotRead, PageFormat, Source, page
 from qac_jax.formats.readers.web import parsed
 
@@ -39,6 +38,15 @@ class _Sections:
 
     def headed(self) -> list[Headed]:
         return [Headed(level, heading, "\n".join(lines)) for level, heading, lines in self._headed]
+
+
+_PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+
+
+def paragraphs(text: str) -> str:
+    """Paragraphs (divided by blank lines) as one line each."""
+    joined = (" ".join(part.split()) for part in _PARAGRAPHS.split(text))
+    return "\n".join(filter(None, joined))
 
 
 def _read_text(source: Source) -> Iterator[Document]:

@@ -6,11 +6,10 @@ navigation go. lxml tells where elements begin and end, in a time linear in the 
 
 from __future__ import annotations
 
-import codecs
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from lxml import etree
 
@@ -25,10 +24,9 @@ from qac_jax.formats.documents import (
     Shard,
     checked,
     default_count,
-    folder_format,
     shared,
 )
-from qac_jax.formats.files import expand, longest_line, open_bytes
+from qac_jax.formats.files import LONGEST_LINE, expand, open_bytes
 from qac_jax.formats.readers.folder import Headed, PageFormat, Source, decoded, is_binary, page
 from qac_jax.formats.registry import NO, SURE
 
@@ -182,17 +180,11 @@ def _read_page(source: Source) -> Iterator[Document]:
     yield page(source, found.title, found.headed(), {"url": found.url, **_about(found)})
 
 
-def _html_document(name: str, text: str) -> Document:
-    """One file is one document, its path below the folder its id."""
-    found = parsed(text, _NEVER_READ | {"nav"})
-    return Document(name, found.title, found.sections(), meta=_about(found))
-
-
 # Crawls. Answers other than 200 and contents that are not text are left out and counted. A file
 # stays whole: crawls come in thousands of them. The id is the record's, the address and, in WET
 # files, the languages that the crawl states stand in the passages as `url` and `languages`.
 
-_MARKUP, _PLAIN = ("text/html", "application/xhtml+xml"), ("text/plain",)
+_MARKUP, _PLAIN = ("text/html", "application/xhtml+xml"), "text/plain"
 
 
 def _share_warc(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
@@ -202,136 +194,99 @@ def _share_warc(path: str, count: int | None, options: Mapping[str, str]) -> Pie
 
 def _read_warc(shard: Shard, bad: BadLines) -> Iterator[Document]:
     for piece in shard.pieces:
-        for record in _records(piece.file, bad):
-            make = functools.partial(_crawled, record, bad)
+        for record, content in _records(piece.file, bad):
+            make = functools.partial(_crawled, record, content, Place(piece.file), bad)
             yield from checked(make, Place(piece.file), bad)
 
 
-class _Record(NamedTuple):
-    """A record: its file and its place there (from 1), its kind and headers, its content."""
-
-    file: str
-    number: int
-    kind: str
-    headers: Mapping[str, str]
-    content: bytes
-
-
-def _records(path: str, bad: BadLines) -> Iterator[_Record]:
-    """Conversions, responses and resources."""
+def _records(path: str, bad: BadLines) -> Iterator[tuple[Any, bytes]]:
+    """Conversions, responses and resources, and what they hold."""
     warc = extras.load("fastwarc.warc", "warc", "reading web crawls")
-    limit, number = longest_line(), 0
+    kinds = warc.WarcRecordType
+    wanted = kinds.conversion | kinds.response | kinds.resource
     with open_bytes(path) as file:
         if not file.peek(5).startswith(b"WARC/"):  # type: ignore[attr-defined]
             raise DataError("it does not begin with WARC/; expected a WARC file", file=path)
+        options = {"record_types": wanted, "parse_http": False, "fsspec_args": False}
         try:
-            for record in warc.ArchiveIterator(file, parse_http=False, fsspec_args=False):
-                number += 1
-                kind = record.headers.get("WARC-Type", "")
-                if kind not in ("conversion", "response", "resource"):
-                    bad.leave_out("records of other kinds")
-                elif record.content_length > limit:
-                    bad.leave_out(f"records of more than {limit:,} bytes")
-                else:
-                    content = record.reader.read()
-                    if len(content) < record.content_length:
-                        raise OSError("it ends early")
-                    headers = {name.lower(): value for name, value in record.headers.items()}
-                    yield _Record(path, number, kind, headers, content)
+            for record in warc.ArchiveIterator(file, **options):
+                if record.content_length > LONGEST_LINE:
+                    bad.leave_out(f"records of more than {LONGEST_LINE:,} bytes")
+                    continue
+                content = record.reader.read()
+                if len(content) < record.content_length:
+                    raise OSError("it ends early")
+                yield record, content
         except OSError as error:
-            raise DataError(
-                f"damaged at record {number} or after it ({error}); fetch the file again", file=path
-            ) from error
+            raise DataError(f"damaged ({error}); fetch the file again", file=path) from error
 
 
-def _crawled(record: _Record, bad: BadLines) -> Document | None:
+def _crawled(record: Any, content: bytes, place: Place, bad: BadLines) -> Document | None:
     """The document of a record; None for what is left out."""
-    headers = record.headers
-    name = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
+    headers, kind = record.headers, record.headers.get("WARC-Type")
+    name = record.record_id.strip("<>").removeprefix("urn:uuid:")
     title = ""
-    about: dict[str, Any] = {"url": headers.get("warc-target-uri", "").strip("<>")}
-    if record.kind == "conversion":
+    about: dict[str, Any] = {"url": headers.get("WARC-Target-URI", "").strip("<>")}
+    if kind == "conversion":
         try:
-            sections: tuple[Section, ...] = (Section("", record.content.decode()),)
+            sections: tuple[Section, ...] = (Section("", content.decode()),)
         except UnicodeDecodeError as error:
-            raise BadRecord(f"record {record.number}: not UTF-8 at byte {error.start}") from None
-        stated = headers.get("warc-identified-content-language", "")
+            raise BadRecord(f"record {name} is not UTF-8 at byte {error.start}") from None
+        stated = headers.get("WARC-Identified-Content-Language", "")
         about["languages"] = [part for part in stated.split(",") if part]
     else:
-        found = _answer(record, bad)
-        if found is None:
+        answer = 200, headers.get("Content-Type", ""), content
+        status, described, body = _http(name, content) if kind == "response" else answer
+        media, _, parameters = described.partition(";")
+        media = media.strip().lower()
+        if status != 200 or body is None:
+            packed = "pages packed in a way that is not read"
+            bad.leave_out("answers other than 200" if status != 200 else packed)
             return None
-        media, text = found
-        if media in _PLAIN:
+        if media not in (*_MARKUP, _PLAIN) or is_binary(body):
+            bad.leave_out("contents that are not text")
+            return None
+        if "WARC-Truncated" in headers:
+            bad.keep("pages that the crawl cut off")
+        _, _, stated = parameters.lower().partition("charset=")
+        declared = stated.split(";")[0].strip(" \"'") or _charset(body[:4096])
+        text = decoded(body, declared)[0].replace("\r\n", "\n").replace("\0", " ")
+        if media == _PLAIN:
             sections = (Section("", text),)
         else:
             whole = _main_part(text)
             title, sections, about = whole.title, whole.sections(), about | _about(whole)
     meta = {key: value for key, value in about.items() if value}
-    return Document(name, title, sections, (), "crawl", meta, Place(record.file))
+    return Document(name, title, sections, (), "crawl", meta, place)
 
 
-def _answer(record: _Record, bad: BadLines) -> tuple[str, str] | None:
-    """(media type, text) of a page; None where it is left out."""
-    kind, body = record.headers.get("content-type", ""), record.content
-    if record.kind == "response":
-        status, kind, unpacked = _http(record)
-        if status != 200 or unpacked is None:
-            packed = "pages packed in a way that is not read"
-            bad.leave_out("answers other than 200" if status != 200 else packed)
-            return None
-        body = unpacked
-    media, _, parameters = kind.partition(";")
-    media = media.strip().lower()
-    if media not in (*_MARKUP, *_PLAIN) or is_binary(body):
-        bad.leave_out("contents that are not text")
-        return None
-    if "warc-truncated" in record.headers:
-        bad.keep("pages that the crawl cut off")
-    _, _, stated = parameters.lower().partition("charset=")
-    declared = stated.split(";")[0].strip(" \"'") or _charset(body[:4096])
-    return media, decoded(body, declared)[0].replace("\r\n", "\n").replace("\0", " ")
-
-
-def _http(record: _Record) -> tuple[int, str, bytes | None]:
+def _http(name: str, content: bytes) -> tuple[int, str, bytes | None]:
     """(status, Content-Type, body) of an answer; no body where it is packed or too long."""
     from fastwarc.warc import WarcRecord
 
     # Whatever the record states of itself, what a response holds is HTTP.
-    content = record.content
     head = (
         "WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
-    limit = longest_line()
-    # Crawls often store bodies unpacked, and the headers as they came.
-    for decode in ("all", "none"):
-        answer = WarcRecord.from_bytes(head.encode() + content + b"\r\n\r\n")
-        try:
-            answer.parse_http(auto_decode=decode)
-            status = answer.http_headers and answer.http_headers.status_code
-            if not status or not content.startswith(b"HTTP/"):
-                raise BadRecord(
-                    f"record {record.number} begins with {content[:20]!r}, not with HTTP/"
-                )
-            body = answer.reader.read(limit + 1)
-            if decode == "none":
-                codecs.getincrementaldecoder("utf-8")().decode(body[:4096])
-            kind = answer.http_headers.get("Content-Type") or ""
-            return status, kind, body if len(body) <= limit else None
-        except OSError:
-            continue
-        except UnicodeDecodeError:
-            break
-    return 200, "", None
+    answer = WarcRecord.from_bytes(head.encode() + content + b"\r\n\r\n")
+    try:
+        answer.parse_http(auto_decode="all")
+        status = answer.http_headers and answer.http_headers.status_code
+        if not status or not content.startswith(b"HTTP/"):
+            raise BadRecord(f"record {name} begins with {content[:20]!r}, not with HTTP/")
+        body = answer.reader.read(LONGEST_LINE + 1)
+    except OSError:
+        return 200, "", None
+    kind = answer.http_headers.get("Content-Type") or ""
+    return status, kind, body if len(body) <= LONGEST_LINE else None
 
 
 DOCUMENT_FORMATS = {
-    "html": folder_format(_html_document, (".html", ".htm", ".xhtml")),
     "warc": DocumentFormat(
         _share_warc,
         _read_warc,
         recognise=lambda sample: SURE if sample.head.startswith("WARC/") else NO,
-    ),
+    )
 }
 PAGE_FORMATS = {"html": PageFormat((".html", ".htm", ".xhtml"), _read_page)}

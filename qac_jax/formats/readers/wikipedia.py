@@ -12,7 +12,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from xml.parsers import expat
+from typing import Any
+
+from lxml import etree
 
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines, Place
@@ -25,13 +27,11 @@ from qac_jax.formats.documents import (
     checked,
     sharer,
 )
-from qac_jax.formats.files import longest_line, open_bytes, too_long
+from qac_jax.formats.files import open_bytes
 
 
 _FILE, _CATEGORY = "6", "14"
 _PART = re.compile(r"\.xml-p\d+p\d+(?=\.|$)")
-_WANTED = {"title", "ns", "id", "text", "namespace", "redirect"}
-_BLOCK = 1 << 18
 
 
 def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
@@ -43,95 +43,49 @@ def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
 
 def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     for piece in shard.pieces:
-        dump = _Dump(piece.file)
-        for line, fields in dump.pages():
-            place = Place(piece.file, line)
-            if "redirect" in fields:
-                bad.leave_out("redirects")
-            elif fields.get("ns", "0") != "0":
-                bad.leave_out("pages that are not articles")
-            else:
-                make = functools.partial(_document, fields, dump.namespaces, place, bad)
-                yield from checked(make, place, bad)
+        names: dict[str, str] = {}  # of name spaces, by their keys
+        with open_bytes(piece.file) as file:
+            # Texts of more than 10 MB are errors, and no entity of a DTD is resolved.
+            elements = etree.iterparse(
+                file, tag=("{*}page", "{*}namespace"), resolve_entities=False
+            )
+            try:
+                for _, element in elements:
+                    if element.tag.endswith("namespace"):
+                        names[element.get("key", "")] = (element.text or "").lower()
+                        continue
+                    place = Place(piece.file, element.sourceline)
+                    make = functools.partial(_document, element, names, place, bad)
+                    yield from checked(make, place, bad)
+                    while element.getparent()[0] is not element:
+                        del element.getparent()[0]
+                    element.clear(keep_tail=False)
+            except etree.XMLSyntaxError as error:
+                raise DataError(
+                    f"not a whole XML dump: {error.msg}; fetch the file again",
+                    file=piece.file,
+                    line=error.lineno,
+                ) from error
 
 
-def _document(
-    fields: Mapping[str, str], namespaces: Mapping[str, str], place: Place, bad: BadLines
-) -> Document | None:
-    found = parse(
-        fields.get("text", ""),
-        files={namespaces.get(_FILE, "").lower()} - {""},
-        categories={namespaces.get(_CATEGORY, "").lower()} - {""},
-    )
-    name = fields.get("id", "")
-    if name and fields.get("text", "").strip() and not found.sections:
+def _document(page: Any, names: Mapping[str, str], place: Place, bad: BadLines) -> Document | None:
+    if page.find("{*}redirect") is not None:
+        bad.leave_out("redirects")
+        return None
+    if page.findtext("{*}ns", "0") != "0":
+        bad.leave_out("pages that are not articles")
+        return None
+    text = page.findtext("{*}revision/{*}text", "")
+    spaces = [{names.get(key, "")} - {""} for key in (_FILE, _CATEGORY)]
+    found = parse(text, *spaces)
+    name = page.findtext("{*}id", "")
+    if name and text.strip() and not found.sections:
         bad.leave_out("articles without prose")
         return None
     sections = tuple(Section(*section) for section in found.sections)
-    meta = {
-        "anchors": [list(anchor) for anchor in found.anchors],
-        "links": found.links,
-        "phrases": found.phrases,
-        "categories": found.categories,
-        "see_also": found.see_also,
-    }
-    meta = {key: value for key, value in meta.items() if value}
-    return Document(name, fields.get("title", ""), sections, (), "wikipedia", meta, place)
-
-
-class _Dump:
-    """Pages of a dump, one at a time: the line where each begins, and its elements' texts."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self.namespaces: dict[str, str] = {}
-        self._parser = expat.ParserCreate()
-        self._parser.buffer_text = True
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._data
-        self._pages: list[tuple[int, dict[str, str]]] = []  # the last one is open
-        self._text: list[str] | None = None
-        self._length, self._limit = 0, longest_line()
-        self._key = ""
-
-    def pages(self) -> Iterator[tuple[int, dict[str, str]]]:
-        try:
-            with open_bytes(self._file) as file:
-                while block := file.read(_BLOCK):
-                    self._parser.Parse(block)
-                    yield from self._pages[:-1]
-                    del self._pages[:-1]
-            self._parser.Parse(b"", True)
-        except expat.ExpatError as error:
-            reason = expat.ErrorString(error.code)
-            raise DataError(
-                f"not a whole XML dump: {reason}; fetch the file again",
-                file=self._file,
-                line=error.lineno,
-            ) from error
-        yield from self._pages
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if name == "page":
-            self._pages.append((self._parser.CurrentLineNumber, {}))
-        elif name in _WANTED:
-            self._text, self._length, self._key = [], 0, attributes.get("key", "")
-
-    def _data(self, data: str) -> None:
-        if self._text is not None:
-            self._text.append(data)
-            self._length += len(data)
-            if self._length > self._limit:
-                raise too_long(self._file, self._limit, self._parser.CurrentLineNumber, "a text")
-
-    def _end(self, name: str) -> None:
-        text, self._text = "".join(self._text or ()), None
-        if name == "namespace":
-            self.namespaces[self._key] = text
-        elif name in _WANTED and self._pages:
-            # Revisions and contributors have ids too; the page's comes first.
-            self._pages[-1][1].setdefault(name, text)
+    meta = {key: value for key, value in vars(found).items() if value and key != "sections"}
+    title = page.findtext("{*}title", "")
+    return Document(name, title, sections, (), "wikipedia", meta, place)
 
 
 DOCUMENT_FORMATS = {"wikipedia": DocumentFormat(_share, _read)}
@@ -187,10 +141,10 @@ _NOWHERE = 7
 
 @dataclass
 class Wikitext:
-    """A page. Anchors are (title, label) of piped links, links the titles that it links to."""
+    """A page. Anchors are [title, label] of piped links, links the titles that it links to."""
 
     sections: list[tuple[str, str]] = field(default_factory=list)
-    anchors: list[tuple[str, str]] = field(default_factory=list)
+    anchors: list[list[str]] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     phrases: list[str] = field(default_factory=list)
     categories: list[str] = field(default_factory=list)
@@ -228,7 +182,7 @@ def parse(text: str, files: Collection[str] = (), categories: Collection[str] = 
     text = _elements(_HIDDEN, _SINGLE.sub("", text), lambda inner: "")
     # The anchors of tables and boxes count too.
     for match in _PIPED.finditer(text):
-        anchor = _title(match[1]), _plain(_QUOTES.sub("", match[2]))
+        anchor = [_title(match[1]), _plain(_QUOTES.sub("", match[2]))]
         if all(anchor) and not space_of(match[1].strip(), piped=True):
             page.anchors.append(anchor)
     text = _nested(_BRACES, _PARAMETER.sub("", text), _template)
