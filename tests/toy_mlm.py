@@ -40,8 +40,8 @@ def write_mlm(folder: Path, count: int = 64, seed: int = 0) -> None:
             records.append({"passage": first + (start + step * np.arange(length)) % 24})
         schema = shards.schema_of(tokenizer.vocab_size, Stored(("passage",)))
         name = shards.shard_name(0, 1)
-        with out.temporary(name) as path:
-            shards.write_shard(path, schema, records)
+        shards.write_shard(out.part(name), schema, records)
+        out.keep(name)
         out.count = count
         out.info.update(
             task="mlm",

@@ -94,8 +94,7 @@ def write_vectors(folder: Path, array: np.ndarray, shards: int = 2, first: int =
     """An artefact of vectors without texts; its rows are called r0, r1, … from `first` on."""
     with artifacts.create(folder, kind="vectors") as out:
         for number, part in enumerate(np.array_split(array, shards)):
-            with out.temporary(shard_name(number, shards)) as path:
-                np.save(str(path), part)
+            out.write_array(shard_name(number, shards), part)
         out.count = corpus.write_ids(out, (f"r{first + row}" for row in range(len(array))))
         gone = {"path": str(folder / "texts"), "relative": "texts", "identity": ""}
         encoder = {"path": str(folder / "encoder"), "settings": {}}

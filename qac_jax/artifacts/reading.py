@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,40 +34,26 @@ SEAL = "record_sha256"
 
 Json = dict[str, Any]
 
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "kind": str,
-    "schema": int,
-    "count": int,
-    "identity": str,
-    "stage": str,
-    "key": str,
-    "fields": dict,
-    "inputs": dict,
-    "seed": (int, type(None)),
-    "info": dict,
-    "contents": dict,
-    "files": dict,
-}
-_UNSEALED = {*_TYPES, "format", "code", "written"}
-
 
 class Artifact:
     """A finished folder, opened for reading."""
 
     def __init__(self, path: epath.Path, record: Json):
-        self.path = path
-        self.record = record
-        self.kind: str = record["kind"]
-        self.schema: int = record["schema"]
-        self.count: int = record["count"]
-        self.identity: str = record["identity"]
-        self.stage: str = record["stage"]
-        self.key: str = record["key"]
-        self.fields: Json = record["fields"]
-        self.inputs: dict[str, str] = record["inputs"]
-        self.seed: int | None = record["seed"]
-        self.info: Json = record["info"]
-        self.files: dict[str, Json] = record["files"]
+        self.path, self.record = path, record
+        vars(self).update({name: record[name] for name in _TYPES})
+
+    kind: str
+    schema: int
+    count: int
+    identity: str
+    stage: str
+    key: str
+    fields: Json
+    inputs: dict[str, str]
+    seed: int | None
+    info: Json
+    contents: dict[str, str]  # identities that stand for all files below their names
+    files: dict[str, Json]
 
     def __repr__(self) -> str:
         return f"Artifact({self.path}, {self.kind}, {self.count} items, {self.identity[:12]})"
@@ -89,6 +76,13 @@ class Artifact:
         for name, entry in self.files.items():
             if entry["sha256"] and hashing.hash_file(self.path / name) != entry["sha256"]:
                 raise _damaged(self.path / name)
+
+
+_TYPES: dict[str, Any] = {
+    name: dict if typing.get_origin(hint) is dict else hint
+    for name, hint in typing.get_type_hints(Artifact).items()
+}
+_UNSEALED = {*_TYPES, "format", "code", "written"}
 
 
 def place(path: epath.PathLike) -> epath.Path:

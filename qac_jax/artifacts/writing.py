@@ -56,8 +56,8 @@ from qac_jax.errors import DataError, UserError
 CLEARING, RUN, FAILED = "clearing", "run", "failed"
 # Names that a run may leave before it has claimed a folder, or after.
 _TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMMIT))}
-# Where `temporary` lets a library write, and where Orbax writes before it renames.
-_WRITING, _ORBAX = ".writing-", ".orbax-checkpoint-tmp"
+# Where Orbax writes before it renames.
+_ORBAX = ".orbax-checkpoint-tmp"
 # Of these the end of the command speaks.
 _SAID_ELSEWHERE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -81,17 +81,9 @@ def create(
     when it is ours and `replace` is set, removed first; so is a run that stopped at bad data.
     """
     path = epath.Path(out)
-    record: Json = {
-        "format": FORMAT,
-        "kind": kind,
-        "schema": schema,
-        "stage": stage,
-        "key": key,
-        "fields": dict(fields or {}),
-        "inputs": dict(inputs or {}),
-        "seed": seed,
-        "code": qac_jax.__version__,
-    }
+    record: Json = {"format": FORMAT, "kind": kind, "schema": schema, "stage": stage, "key": key}
+    record |= {"fields": dict(fields or {}), "inputs": dict(inputs or {}), "seed": seed}
+    record["code"] = qac_jax.__version__
     refuse_link(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a folder to write to")
@@ -125,9 +117,8 @@ class Writer:
         self.info: Json = {}
         self._record = record
         self._contents: dict[str, str] = {}
-        self._files: dict[str, Json] = {}
+        self._files = journal(path)
         self._written: set[str] = set()  # by this process, which took the hashes on the way
-        self._files.update(journal(path))
 
     @property
     def joins(self) -> bool:
@@ -165,12 +156,9 @@ class Writer:
     ) -> None:
         """Notes the complete `part(name)` in the journal and publishes it under its name."""
         part = self.part(name)
-        disk.file(part)
-        entry: Json = {"size": part.stat().length, "sha256": sha256 or hashing.hash_file(part)}
+        entry = _entry(part, volatile, sha256)
         if facts:
             entry["facts"] = dict(facts)
-        if volatile:
-            entry["volatile"] = True
         self._note({name: entry})
         part.replace(self._home / name)
 
@@ -195,16 +183,6 @@ class Writer:
             buffer.flush()
         self.keep(name, sha256=hashed.digest.hexdigest(), facts=facts)
 
-    @contextlib.contextmanager
-    def temporary(self, name: str) -> Iterator[epath.Path]:
-        """A path for a library that writes a file itself; published as `name` afterwards."""
-        part = self.part(name)
-        # Some libraries append an extension they miss (numpy.save): give them the right one.
-        path = part.parent / (_WRITING + (self.path / name).name)
-        yield path
-        path.replace(part)
-        self.keep(name)
-
     def write_text(self, name: str, text: str) -> None:
         with self.open(name) as file:
             file.write(text)
@@ -213,8 +191,8 @@ class Writer:
         self.write_text(name, json.dumps(value, indent=1))
 
     def write_array(self, name: str, array: Any) -> None:
-        with self.temporary(name) as path:
-            arrays.save(path, array)
+        with self.open(name, "wb") as file:
+            arrays.write(file, array)
 
     def begin(self, name: str) -> epath.Path:
         """An empty place under its final name for a library that writes files or a folder there;
@@ -240,14 +218,8 @@ class Writer:
         # An interrupted run may have noted files of other names (Orbax names them at random).
         for noted in [n for n in self._files if n == name or n.startswith(f"{name}/")]:
             del self._files[noted]
-        entries: dict[str, Json] = {}
-        for file in sorted(_walk(target)) if target.is_dir() else [target]:
-            disk.file(file)
-            entry: Json = {"size": file.stat().length, "sha256": hashing.hash_file(file)}
-            if volatile:
-                entry["volatile"] = True
-            entries[str(file.relative_to(self.path))] = entry
-        self._note(entries)
+        files = sorted(_walk(target)) if target.is_dir() else [target]
+        self._note({str(f.relative_to(self.path)): _entry(f, volatile) for f in files})
         if identity is not None:
             self._contents[name] = identity
 
@@ -265,19 +237,15 @@ class Writer:
 
     def commit(self) -> None:
         """Writes `artifact.json`: from now on the folder is an artefact."""
-        files = {name: dict(self._files[name]) for name in sorted(self._files)}
-        for entry in files.values():
-            entry.pop("facts", None)
-        kind, schema = self._record["kind"], self._record["schema"]
-        record: Json = {
-            **self._record,
-            "count": self.count,
-            "identity": identity_of(kind, schema, files, self._contents),
-            "info": self.info,
-            "contents": self._contents,
-            "files": files,
-            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        files = {
+            name: {what: fact for what, fact in self._files[name].items() if what != "facts"}
+            for name in sorted(self._files)
         }
+        kind, schema = self._record["kind"], self._record["schema"]
+        identity = identity_of(kind, schema, files, self._contents)
+        record: Json = {**self._record, "count": self.count, "identity": identity}
+        record |= {"info": self.info, "contents": self._contents, "files": files}
+        record["written"] = _now()
         # What an interrupted run or a library has left half-written beside the result.
         left = (str(file.relative_to(self.path)) for file in _walk(self.path))
         _remove(self.path, [n for n in left if n not in files and PART in n and _is_temporary(n)])
@@ -298,10 +266,20 @@ class Writer:
             file.write(_line(unit))
 
 
+def _entry(file: epath.Path, volatile: bool, sha256: str | None = None) -> Json:
+    """What is recorded of a complete file, which is on the disk from now on."""
+    disk.file(file)
+    entry: Json = {"size": file.stat().length, "sha256": sha256 or hashing.hash_file(file)}
+    return {**entry, "volatile": True} if volatile else entry
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def rewrite(path: epath.PathLike, record: Mapping[str, Any]) -> None:
     """Replaces the commit of a folder whose versions follow one another; take `locked` before."""
-    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    whole = json.dumps({**record, "written": written}, indent=1, default=_plain)
+    whole = json.dumps({**record, "written": _now()}, indent=1, default=_plain)
     _write_atomically(epath.Path(path) / COMMIT, whole)
 
 
@@ -406,7 +384,7 @@ def _ours(path: epath.Path) -> list[str]:
         prefix = "" if inside == "." else f"{inside}/"
         if not prefix or {CLAIM, COMMIT} & set(files):  # an artefact, or one inside of another
             record = peek(folder) or {}
-            known = [COMMIT, *_named(_journal_entries(folder))]
+            known = [COMMIT, *_named(folder)]
             for named in (record.get("files"), record.get(CLEARING)):
                 known += named if isinstance(named, dict | list) else ()
             names.update(f"{prefix}{name}" for name in known)
@@ -426,16 +404,17 @@ def _ours(path: epath.Path) -> list[str]:
     return found
 
 
-def _named(entries: Sequence[Json]) -> list[str]:
+def _named(folder: epath.PathLike) -> list[str]:
     """The files of a journal, and the folders that were begun and are not complete: all that lies
     in these is of the run."""
-    begun: set[str] = set()
-    for entry in entries:
+    begun, names = set[str](), list[str]()
+    for entry in (entry for unit in _read_journal(folder) for entry in unit):
         if "begun" in entry:
             begun.add(entry["begun"])
         else:
-            begun = {name for name in begun if not f"{entry['name']}/".startswith(f"{name}/")}
-    return [*begun, *(entry["name"] for entry in entries if "name" in entry)]
+            names.append(entry["name"])
+            begun = {name for name in begun if not f"{names[-1]}/".startswith(f"{name}/")}
+    return [*begun, *names]
 
 
 def _is_named(name: str, names: Collection[str]) -> bool:
@@ -446,9 +425,8 @@ def _is_named(name: str, names: Collection[str]) -> bool:
 
 def _is_temporary(name: str) -> bool:
     parts = name.split("/")
-    if parts[-1] in _TRACES or parts[-1].startswith(_WRITING):
-        return True
-    return any(part.endswith((PART, "-journal")) or _ORBAX in part for part in parts)
+    of_library = any(part.endswith((PART, "-journal")) or _ORBAX in part for part in parts)
+    return of_library or parts[-1] in _TRACES
 
 
 def _clear(path: epath.Path, names: Sequence[str], keep: Collection[str] = ()) -> None:
@@ -480,16 +458,13 @@ def _line(unit: Sequence[Json]) -> str:
 
 def journal(path: epath.Path) -> dict[str, Json]:
     """The files that are complete in an unfinished folder: name -> what is recorded of them."""
-    return {e.pop("name"): e for e in _journal_entries(path) if "name" in e}
-
-
-def _journal_entries(path: epath.PathLike) -> list[Json]:
-    return [entry for unit in _read_journal(path) for entry in unit]
+    return {e.pop("name"): e for unit in _read_journal(path) for e in unit if "name" in e}
 
 
 def _is_noted(entry: Any) -> bool:
-    begun = isinstance(entry, dict) and isinstance(entry.get("begun"), str)
-    return begun or isinstance(entry, dict) and is_entry(entry.get("name"), entry)
+    return isinstance(entry, dict) and (
+        isinstance(entry.get("begun"), str) or is_entry(entry.get("name"), entry)
+    )
 
 
 def _read_journal(path: epath.PathLike) -> list[list[Json]]:
@@ -498,14 +473,12 @@ def _read_journal(path: epath.PathLike) -> list[list[Json]]:
     except FileNotFoundError:
         return []
     units = []
-    for line in text.splitlines():
-        try:
+    with contextlib.suppress(ValueError, RecursionError):  # at the last line of a killed run
+        for line in text.splitlines():
             unit = json.loads(line)
-        except (ValueError, RecursionError):
-            break  # the last line of a killed run
-        if not isinstance(unit, list) or not all(map(_is_noted, unit)):
-            break
-        units.append(unit)
+            if not isinstance(unit, list) or not all(map(_is_noted, unit)):
+                break
+            units.append(unit)
     return units
 
 
@@ -530,9 +503,7 @@ def _plain(value: Any) -> Any:
     """JSON for what fields may hold: paths, numpy scalars, dataclasses by their repr."""
     if hasattr(value, "item"):
         return value.item()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return repr(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else repr(value)
 
 
 class _HashingFile(io.RawIOBase):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,8 +177,7 @@ def _stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
     from qac_jax.retrieval.vectors import KIND, shard_name
 
     with artifacts.create(folder, kind=KIND, replace=True) as out:
-        with out.temporary(shard_name(0, 1)) as path:
-            np.save(os.fspath(path), vectors)
+        out.write_array(shard_name(0, 1), vectors)
         out.count = corpus.write_ids(out, map(str, range(len(vectors))))
         nowhere = {"path": "", "relative": "", "identity": ""}
         encoder = {"path": "", "settings": {}}

@@ -205,8 +205,9 @@ class ExportFaiss(Stage):
                     "give the vectors that it was made of"
                 )
             vectors = opened.vectors
-        with out.temporary(FILE) as path:
-            approximate.faiss_library().write_index(approximate.flat(vectors), os.fspath(path))
+        path = os.fspath(out.begin(FILE))
+        approximate.faiss_library().write_index(approximate.flat(vectors), path)
+        out.adopt(FILE)
         out.count = corpus.write_ids(out, corpus.Ids(artifact))
         known = artifact.info["encoder"]
         facts = {"rows": out.count, "width": vectors.width, "encoder": known["path"]}

@@ -305,8 +305,7 @@ def test_an_index_of_the_earlier_format_is_copied(tmp_path: Path) -> None:
     for name, rows in (("segment-000001", slice(8)), ("segment-000003", slice(8, 12))):
         with artifacts.create(old / name, kind="segment") as out:
             write_records(out, records[rows])
-            with out.temporary("vectors-00000-of-00001.npy") as path:
-                np.save(path, vectors[rows])
+            out.write_array("vectors-00000-of-00001.npy", vectors[rows])
         listed.append({"name": name, "rows": out.count, "deleted": 0, "tombstones": ""})
     np.save(old / "segment-000001.deleted-000002.npy", np.array([1, 4], np.int32))
     listed[0]["tombstones"] = "segment-000001.deleted-000002.npy"
