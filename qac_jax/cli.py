@@ -290,7 +290,7 @@ def _serve(arguments: list[str]) -> int:
     from qac_jax.serving import options as serving
 
     parser = flags.parser("serve", VERBS["serve"].summary, "qac serve --index out/live")
-    classes = (serving.Serving, serving.Limits, serving.Traffic)
+    classes = (serving.Serving, serving.Traffic)
     for cls in classes:
         flags.add_field_flags(parser, cls, flags.about(cls))
     options = parser.parse_all(arguments)

@@ -6,8 +6,8 @@
     retriever.index(["Bees make honey.", "Granite is a hard stone."])
     retriever.search("Who makes honey?", k=1)
 
-It runs the stages `embed`, `index`, `search` and `export`. From the first `add`, `update`, `delete`
-or filter on, its index is a living one (`live/index.py`).
+It runs the stages `embed`, `index`, `search` and `export`. From the first `add`, `delete` or filter
+on, its index is a living one (`live/index.py`). Progress is shown on a terminal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions, RerankerOptions
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.live import convert, filters, store
-from qac_jax.live.index import LiveIndex, check_several
+from qac_jax.live.index import LiveIndex, Passage, check_several, record_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import corpus as text_files
@@ -48,14 +48,19 @@ from qac_jax.stages import embed, export, index
 __all__ = ["Hit", "Passage", "Retriever"]
 
 Place = str | os.PathLike[str]
-# A text, or a record such as {"_id": "d7", "title": "Bees", "text": "Bees make honey."}.
-Passage = str | Mapping[str, Any]
 
 # Hits that a cross-encoder reads for a question.
 _RERANKED = 100
 
 # The parts of a folder that `save` writes.
 _MODEL, _TEXTS, _VECTORS, _INDEX = "model", "texts", "vectors", "index"
+
+
+@contextlib.contextmanager
+def _on_a_terminal() -> Iterator[None]:
+    """Progress is shown there only."""
+    with contextlib.nullcontext() if sys.stderr.isatty() else progress.silence():
+        yield
 
 
 class Retriever:
@@ -80,26 +85,18 @@ class Retriever:
         encoder: Encoder,
         place: Path,
         searched: index_files.Index | hybrid.Hybrid | LiveIndex | None = None,
-        *,
-        bars: bool | None = None,
     ):
         """Use `load`. `place` is the encoder's folder, `searched` its index."""
         self.encoder = encoder
         self._place = place
         self._index = searched
-        self._bars = sys.stderr.isatty() if bars is None else bars
         self._rerankers: dict[str, Reranker] = {}
         self._remove: weakref.finalize | None = None  # deletes its temporary index
 
     @classmethod
+    @_on_a_terminal()
     def load(
-        cls,
-        folder: Place,
-        *,
-        model: Place = "",
-        pooling: str = "",
-        max_length: int = 0,
-        progress_bars: bool | None = None,
+        cls, folder: Place, *, model: Place = "", pooling: str = "", max_length: int = 0
     ) -> Retriever:
         """From an artefact of ours, a Hugging Face or sentence-transformers folder, "shipped:NAME",
         a name at the Hub ("owner/name@revision"), an index (dense, hybrid or living), what `save`
@@ -107,35 +104,26 @@ class Retriever:
         deleted from it, changes its folder.
 
         model: where the encoder of an index is, if it was moved. pooling ("cls", "mean" …) and
-        max_length (tokens) replace the folder's settings. progress_bars: None shows them on a
-        terminal.
+        max_length (tokens) replace the folder's settings.
         """
-        bars = sys.stderr.isatty() if progress_bars is None else progress_bars
         options = EncoderOptions(pooling=pooling, max_length=max_length)
-        with _progress_shown(bars):
-            place = Path(folder)
-            if (place / _INDEX / artifacts.COMMIT).exists():
-                saved = (place / _MODEL).is_dir()  # else the folder of a recipe such as own_corpus
-                model, place = model or (place / _MODEL if saved else ""), place / _INDEX
-            record = artifacts.peek(place)
-            kinds = (index_files.KIND, hybrid.KIND, store.KIND)
-            if record is None or record["kind"] not in kinds:
-                place = names.folder(place)
-                return cls(Encoder.load(place, options), place, bars=bars)
-            if options != AS_IN_FOLDER:
-                raise UserError(
-                    f"{place} is an index, whose encoder is used as it was for its vectors; leave "
-                    "out pooling and max_length"
-                )
-            artifact, moved = artifacts.load(place), os.fspath(model)
-            loaded: Any
-            if artifact.kind == store.KIND:
-                loaded = LiveIndex(place, encoder=moved)
-            else:
-                hybrids = artifact.kind == hybrid.KIND
-                loaded = (hybrid.Hybrid if hybrids else index_files.Index)(artifact, encoder=moved)
-            known = Path(index_files.place_of_encoder(artifact, moved))
-            return cls(loaded.encoder, known, loaded, bars=bars)
+        place = Path(folder)
+        if (place / _INDEX / artifacts.COMMIT).exists():
+            saved = (place / _MODEL).is_dir()  # else the folder of a recipe such as own_corpus
+            model, place = model or (place / _MODEL if saved else ""), place / _INDEX
+        record = artifacts.peek(place)
+        if record is None or record["kind"] not in (index_files.KIND, hybrid.KIND, store.KIND):
+            place = names.folder(place)
+            return cls(Encoder.load(place, options), place)
+        if options != AS_IN_FOLDER:
+            raise UserError(
+                f"{place} is an index, whose encoder is used as it was for its vectors; leave out "
+                "pooling and max_length"
+            )
+        moved, living = os.fspath(model), record["kind"] == store.KIND
+        loaded: Any = LiveIndex(place, encoder=moved) if living else search.open_index(place, moved)
+        known = index_files.place_of_encoder(artifacts.load(place), moved)
+        return cls(loaded.encoder, Path(known), loaded)
 
     def __repr__(self) -> str:
         known = f"{len(self._index):,} passages" if self._index is not None else "no passages yet"
@@ -148,6 +136,7 @@ class Retriever:
     def __bool__(self) -> bool:
         return True
 
+    @_on_a_terminal()
     def encode(self, texts: Passage | Iterable[Passage], *, side: str = "passage") -> np.ndarray:
         """Vectors: float32 [texts, width], of a single text [width]. side: "query" for questions.
 
@@ -155,13 +144,12 @@ class Retriever:
         """
         if isinstance(texts, str | Mapping):
             return self.encode([texts], side=side)[0]
-        rows = [self._read(text) for text in texts]
-        with (
-            _progress_shown(self._bars),
-            progress.Bar("encode", total=len(rows), unit="texts") as bar,
-        ):
+        read = self.encoder.passage_text
+        rows = [text if isinstance(text, str) else read(text) for text in texts]
+        with progress.Bar("encode", total=len(rows), unit="texts") as bar:
             return self.encoder.encode(rows, side, advance=bar.advance)
 
+    @_on_a_terminal()
     def index(self, passages: Place | Iterable[Passage], *, method: str = "auto") -> Retriever:
         """Indexes passages for `search`; returns the retriever itself.
 
@@ -169,8 +157,8 @@ class Retriever:
         an id: their number), or the path of a corpus or of an artefact of passages. method: as
         of `qac index`.
         """
-        with _progress_shown(self._bars), self._temporary() as root:
-            text_files.store(root / _TEXTS, self._records(passages))
+        with self._temporary() as root:
+            text_files.store(root / _TEXTS, _records(passages))
             self._write_model(root / _MODEL)
             vectors = embed.Embed(encoder=str(root / _MODEL), passages=str(root / _TEXTS))
             execute(vectors, root / _VECTORS)
@@ -211,6 +199,7 @@ class Retriever:
         hybrid: float | None = ...,
         rerank: str | Reranker = ...,
     ) -> list[list[Hit]]: ...
+    @_on_a_terminal()
     def search(
         self,
         question: str | Sequence[str],
@@ -237,32 +226,26 @@ class Retriever:
         if not questions:
             return []
         first = max(k, _RERANKED) if rerank else k
-        with _progress_shown(self._bars):
-            if where is not None or hybrid is not None or isinstance(self._index, LiveIndex):
-                answers = self._living().search(questions, first, where=where, hybrid=hybrid)
-            else:
-                answers = self._index.ask(questions, first)
-            if rerank:
-                model = self._reranker(rerank)
-                pairs = zip(questions, answers, strict=True)
-                answers = [search.reranked_hits(text, hits, model)[:k] for text, hits in pairs]
+        if where is not None or hybrid is not None or isinstance(self._index, LiveIndex):
+            answers = self._living().search(questions, first, where=where, hybrid=hybrid)
+        else:
+            answers = self._index.ask(questions, first)
+        if rerank:
+            model = self._reranker(rerank)
+            pairs = zip(questions, answers, strict=True)
+            answers = [search.reranked_hits(text, hits, model)[:k] for text, hits in pairs]
         return answers[0] if isinstance(question, str) else answers
 
+    @_on_a_terminal()
     def add(self, passages: Iterable[Passage], *, replace: bool = False) -> list[str]:
         """Adds passages, as of `index`; returns their ids. Ids that are there already are refused,
         or with `replace` these passages are replaced."""
-        with _progress_shown(self._bars):
-            return self._living().add(passages, replace=replace)
+        return self._living().add(passages, replace=replace)
 
-    def update(self, passages: Iterable[Passage]) -> list[str]:
-        """Replaces the passages with these ids, which must be there."""
-        with _progress_shown(self._bars):
-            return self._living().update(passages)
-
+    @_on_a_terminal()
     def delete(self, ids: Iterable[str]) -> list[str]:
         """Deletes passages by their ids, which must be there."""
-        with _progress_shown(self._bars):
-            return self._living().delete(ids)
+        return self._living().delete(ids)
 
     def _living(self) -> LiveIndex:
         """The index as one that can change: a copy in a temporary folder, until it is saved."""
@@ -287,41 +270,36 @@ class Retriever:
             self._rerankers[model] = Reranker.load(model, RerankerOptions(max_length=0))
         return self._rerankers[model]
 
+    @_on_a_terminal()
     def save(self, folder: Place, *, name: str = "", license: str = "") -> None:
         """Writes a folder that `load` takes: the model alone as a sentence-transformers folder
         with its card, or with the passages beside it."""
         target = Path(folder)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise UserError(f"{target} exists and is not empty; choose another folder")
-        with _progress_shown(self._bars):
-            if self._index is None:
-                self._export(target, name, license)
-                return
-            target.mkdir(parents=True, exist_ok=True)
-            part = target / f".{_INDEX}.part"
-            self._export(target / _MODEL, name or target.name, license)
-            if isinstance(self._index, LiveIndex):
-                self._index.copy(part)
-            else:
-                self._save_texts(self._index.artifact, target / _TEXTS)
-                shutil.copytree(self._index.artifact.path, part)
-            # Last, so that a folder with an index is complete.
-            part.rename(target / _INDEX)
+        if self._index is None:
+            self._export(target, name, license)
+            return
+        target.mkdir(parents=True, exist_ok=True)
+        part = target / f".{_INDEX}.part"
+        self._export(target / _MODEL, name or target.name, license)
+        if isinstance(self._index, LiveIndex):
+            self._index.copy(part)
+        else:
+            _save_texts(self._index.artifact, target / _TEXTS)
+            shutil.copytree(self._index.artifact.path, part)
+        # Last, so that a folder with an index is complete.
+        part.rename(target / _INDEX)
 
+    @_on_a_terminal()
     def push_to_hub(
-        self,
-        repository: str,
-        *,
-        private: bool = False,
-        token: str | None = None,
-        license: str = "",
-        message: str = "Upload by qac_jax",
+        self, repository: str, *, private: bool = False, token: str | None = None, license: str = ""
     ) -> str:
         """Uploads the model with its card (not the passages) to "owner/name" at the Hugging Face
         hub; returns its address."""
         import huggingface_hub
 
-        with tempfile.TemporaryDirectory(prefix="qac_jax-") as work, _progress_shown(self._bars):
+        with tempfile.TemporaryDirectory(prefix="qac_jax-") as work:
             folder = Path(work) / repository.rsplit("/", 1)[-1]
             self._export(folder, repository, license)
             try:
@@ -330,7 +308,7 @@ class Retriever:
                 done = api.upload_folder(
                     repo_id=repository,
                     folder_path=folder,
-                    commit_message=message,
+                    commit_message="Upload by qac_jax",
                     # Files that have no meaning outside the folder.
                     ignore_patterns=[artifacts.COMMIT, artifacts.LOCK],
                 )
@@ -341,35 +319,6 @@ class Retriever:
                     f"{reason}); check the network, the name and your token (`hf auth login`)"
                 ) from error
         return str(getattr(done, "commit_url", repository))
-
-    def _read(self, passage: Passage) -> str:
-        if isinstance(passage, str):
-            return passage
-        if not isinstance(passage, Mapping) or not isinstance(passage.get("text"), str):
-            raise UserError(
-                f"{str(passage)[:80]!r} is neither a text nor a record with a 'text'; give strings "
-                "or mappings"
-            )
-        return self.encoder.passage_text(passage)
-
-    def _records(self, passages: Place | Iterable[Passage]) -> Iterator[dict[str, Any]]:
-        if isinstance(passages, str | os.PathLike):
-            if not os.path.exists(passages):
-                raise UserError(
-                    f"there is no file or folder {passages}; give its path, or a list of texts"
-                )
-            record = artifacts.peek(passages)
-            if record is not None:
-                yield from Records(artifacts.load(passages, text_files.PASSAGES))
-            else:
-                yield from text_files.read_passages(os.fspath(passages), further=True)
-            return
-        check_several(passages, "passages")
-        for number, passage in enumerate(passages):
-            self._read(passage)  # raises if it is not a passage
-            record = {"text": passage} if isinstance(passage, str) else dict(passage)
-            name = str(record.pop("_id", record.pop("id", number)))
-            yield {"_id": name, "title": "", **record}
 
     def _write_model(self, folder: Path) -> None:
         """The encoder as it is used here, whatever its own folder says."""
@@ -398,19 +347,27 @@ class Retriever:
             )
             execute(stage, folder)
 
-    def _save_texts(self, searched: artifacts.Artifact, folder: Path) -> None:
-        """The texts of the passages in one artefact, where the index looks for them."""
-        known = searched.info["texts"]
-        texts = text_files.find(known[0], searched.path) if len(known) == 1 else None
-        if texts is None:
-            raise UserError(
-                "the passages' texts are not in one place that is still there; make the index "
-                "again with .index(passages)"
-            )
-        shutil.copytree(texts.path, folder)
+
+def _records(passages: Place | Iterable[Passage]) -> Iterator[dict[str, Any]]:
+    if not isinstance(passages, str | os.PathLike):
+        check_several(passages, "passages")
+        for number, passage in enumerate(passages):
+            yield {"_id": str(number), **record_of(passage, number)}
+    elif not os.path.exists(passages):
+        raise UserError(f"there is no file or folder {passages}; give its path, or a list of texts")
+    elif artifacts.peek(passages) is not None:
+        yield from Records(artifacts.load(passages, text_files.PASSAGES))
+    else:
+        yield from text_files.read_passages(os.fspath(passages), further=True)
 
 
-@contextlib.contextmanager
-def _progress_shown(bars: bool) -> Iterator[None]:
-    with contextlib.nullcontext() if bars else progress.silence():
-        yield
+def _save_texts(searched: artifacts.Artifact, folder: Path) -> None:
+    """The texts of the passages in one artefact, where the index looks for them."""
+    known = searched.info["texts"]
+    texts = text_files.find(known[0], searched.path) if len(known) == 1 else None
+    if texts is None:
+        raise UserError(
+            "the passages' texts are not in one place that is still there; make the index again "
+            "with .index(passages)"
+        )
+    shutil.copytree(texts.path, folder)

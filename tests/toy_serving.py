@@ -8,7 +8,7 @@ import httpx2
 
 from qac_jax.serving import app
 from qac_jax.serving.engine import Engine
-from qac_jax.serving.options import Limits, Serving, Traffic
+from qac_jax.serving.options import Serving, Traffic
 
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -20,13 +20,12 @@ def asked(
     questions: Callable[[httpx2.AsyncClient], Awaitable[Any]],
     *,
     settings: Serving | None = None,
-    limits: Limits | None = None,
     traffic: Traffic | None = None,
 ) -> Any:
     """What a coroutine with a client returns; the application ends with it."""
 
     async def run() -> Any:
-        made = app.make(engine, settings, limits, traffic)
+        made = app.make(engine, settings, traffic)
         transport = httpx2.ASGITransport(app=made, raise_app_exceptions=True)
         base = "http://127.0.0.1:8080"
         async with (
@@ -40,6 +39,5 @@ def asked(
 
 def one(engine: Engine, method: str, path: str, **request: Any) -> httpx2.Response:
     """One request and its answer."""
-    names = ("settings", "limits", "traffic")
-    given = {name: request.pop(name) for name in names if name in request}
+    given = {name: request.pop(name) for name in ("settings", "traffic") if name in request}
     return asked(engine, lambda client: client.request(method, path, **request), **given)

@@ -27,7 +27,7 @@ def repeated_id(name: str, where: str) -> UserError:
     """What every index says of an id that occurs twice."""
     return UserError(
         f"the id {name!r} {where}; ids of passages must differ: leave it out, or replace the "
-        "passage (--replace, or update in Python)"
+        "passage (--replace, or replace=True in Python)"
     )
 
 

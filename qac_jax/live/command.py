@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qac_jax import artifacts, progress
@@ -35,9 +35,7 @@ def add_index_flags(parser: argparse.ArgumentParser) -> None:
     add("--replace", metavar="DOCS", nargs="+", default=[], help=replaced)
     deleted = "delete passages by their ids (@FILE: those in a file, one a line)"
     add("--delete", metavar="ID", nargs="+", default=[], help=deleted)
-    merged = "leave out what was deleted (of a large index: where it is much, or with --full)"
-    add("--compact", action="store_true", help=merged)
-    add("--full", action="store_true", help=argparse.SUPPRESS)
+    add("--compact", action="store_true", help="leave out what was deleted")
     add("--format", metavar="NAME", default="auto", help="format of a corpus")
     encoder = "encoder of a new index, or where the encoder is if it was moved"
     add("--encoder", "--model", metavar="M", default="", help=encoder)
@@ -70,7 +68,7 @@ def change(options: argparse.Namespace) -> int:
     done = {"added": count, "deleted": len(deleted)}
     if options.compact:
         done["rows_before"] = live.snapshot.rows
-        live.compact(full=options.full)
+        live.compact()
     state = {**done, "passages": len(live), "rows": live.snapshot.rows}
     if options.json:
         print(json.dumps({**state, "version": live.snapshot.version}))
@@ -81,20 +79,13 @@ def change(options: argparse.Namespace) -> int:
 
 
 def _names(words: Sequence[str]) -> list[str]:
-    found = []
+    found: list[str] = []
     for word in words:
-        if not word.startswith("@"):
+        if word.startswith("@"):
+            lines = Path(word[1:]).read_text(encoding="utf-8").split("\n")
+            found += [line for line in lines if line]
+        else:
             found.append(word)
-            continue
-        if not os.path.isfile(word[1:]):
-            raise UserError(f"there is no file {word[1:]}; give ids, or @FILE with one a line")
-        try:
-            with open(word[1:], encoding="utf-8") as file:
-                found += [line for line in file.read().split("\n") if line]
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{word[1:]} is not UTF-8 at byte {error.start}; give a file with one id a line"
-            ) from error
     return found
 
 
@@ -196,8 +187,8 @@ def answer(options: argparse.Namespace) -> int:
     else:
         print(plain(search.shown(question, hits)))
     if isinstance(index, convert.LiveSearch):
-        if options.where and not hits and (why := index.why_nothing_fits()):
-            progress.say(f"search: {why}")
+        if not hits:
+            index.live.snapshot.check_fields(index.where)
         return 0
     for place in index.texts.missing:
         progress.say(f"search: the texts are not at {place} any more, so only ids are shown")

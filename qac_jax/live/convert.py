@@ -25,9 +25,10 @@ from qac_jax.inference import encoder as encoders
 from qac_jax.inference import reranker
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE
-from qac_jax.live.index import TOGETHER, LiveIndex
-from qac_jax.live.store import KIND, SCHEMA, LiveSettings, Record
-from qac_jax.retrieval import bm25, corpus, hybrid, index, search, vectors
+from qac_jax.live.index import LiveIndex
+from qac_jax.live.snapshot import TOGETHER
+from qac_jax.live.store import KIND, LiveSettings, Record
+from qac_jax.retrieval import corpus, hybrid, index, search, vectors
 from qac_jax.retrieval.bm25 import Scoring
 from qac_jax.retrieval.corpus import Hit, Searchable, Texts, passage_text
 from qac_jax.retrieval.fusion import Fusion
@@ -119,41 +120,14 @@ def _read(
         )
     _check_encoder(live, source)
     if source.kind == KIND:
-        yield from _earlier(source) if source.schema < SCHEMA else _copied(LiveIndex(source.path))
+        yield from LiveIndex(source.path).snapshot.passages()
         return
     known = _vectors_of(source)
-    if known is not None and known.width != live.settings.dimension:
-        raise UserError(
-            f"{source.path} has vectors of {known.width} dimensions and {live.folder} of "
-            f"{live.settings.dimension}; embed the passages with the encoder of the latter"
-        )
     start = 0
     for records in _groups(_records_of(source)):
         stop = start + len(records)
         yield records, None if known is None else known.read(start, stop).astype(np.float32)
         start = stop
-
-
-def _copied(source: LiveIndex) -> Iterator[tuple[list[Record], np.ndarray]]:
-    snapshot = source.snapshot
-    kept = np.flatnonzero(snapshot.alive)
-    for start in range(0, len(kept), TOGETHER):
-        rows = kept[start : start + TOGETHER]
-        yield snapshot.records(rows.tolist()), snapshot.vectors(rows)
-
-
-def _earlier(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray]]:
-    """Of a living index of the earlier format, whose segments were artefacts."""
-    for segment in source.info["manifest"]["segments"]:
-        part = artifacts.load(source.path / segment["name"])
-        alive = np.ones(part.count, bool)
-        if segment["tombstones"]:
-            alive[np.load(source.path / segment["tombstones"])] = False
-        records, known = Records(part), Vectors.of(part)
-        for start in range(0, part.count, TOGETHER):
-            rows = start + np.flatnonzero(alive[start : start + TOGETHER])
-            if len(rows):
-                yield [records[row] for row in rows.tolist()], known.take(rows)
 
 
 def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -222,18 +196,6 @@ class LiveSearch:
         """The top k passages for each question, with their texts."""
         return self.live.search(questions, k, where=self.where, hybrid=self.hybrid)
 
-    def why_nothing_fits(self) -> str:
-        """Why the filter finds nothing: a field or a type that no passage has; or ""."""
-        return self.live.snapshot.why_nothing_fits(self.where)
-
-    def texts(self, ids: Sequence[str]) -> list[str]:
-        """Title and text of passages, as cross-encoders read them."""
-        snapshot = self.live.snapshot
-        rows = snapshot.rows_of(ids).tolist()
-        if -1 in rows:
-            raise UserError(f"passage {ids[rows.index(-1)]!r} is not in {self.live.folder}")
-        return [passage_text(record) for record in snapshot.records(rows)]
-
 
 def is_living(place: str | os.PathLike[str]) -> bool:
     record = artifacts.peek(place)
@@ -249,9 +211,10 @@ def approximation(place: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 def texts_of(index: Artifact) -> reranker.Texts:
     """Ids -> texts with titles, of the passages of an index of any kind."""
-    if index.kind == KIND:
-        return LiveSearch(LiveIndex(index.path)).texts
-    return search.texts_of(index)
+    if index.kind != KIND:
+        return search.texts_of(index)
+    live = LiveIndex(index.path)
+    return lambda ids: [passage_text(r) for r in live.snapshot.records(live.rows_of(ids))]
 
 
 def opened_index(
@@ -267,14 +230,8 @@ def opened_index(
             ) from error
         return LiveSearch(LiveIndex(place, encoder=encoder), wanted, hybrid)
     if where or hybrid is not None:
-        known = artifacts.peek(place)
-        made_of = (
-            "its passages: qac index NEW_FOLDER --add PASSAGES --encoder MODEL"
-            if known is not None and known["kind"] == bm25.KIND
-            else f"it: qac index NEW_FOLDER --add {place}"
-        )
         raise UserError(
-            f"{place} has no metadata to filter by, and its weight is fixed; make a living "
-            f"index of {made_of}"
+            f"{place} has no metadata to filter by, and its weight is fixed; make a living index "
+            f"of it: qac index NEW_FOLDER --add {place} (of BM25: its passages, with --encoder)"
         )
     return search.open_index(place, encoder)

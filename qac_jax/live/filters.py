@@ -10,7 +10,7 @@ A field may be missing, of several types or have several values (a list): each v
 (field, type, value, row) of a table.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from qac_jax.errors import UserError, nearest
@@ -18,9 +18,8 @@ from qac_jax.errors import UserError, nearest
 
 # What is not metadata.
 OWN = ("_id", "title", "text")
-# Types, and what their values are called.
+# Types: values of another type do not fit.
 _KINDS: dict[str, Any] = {"text": str, "truth": bool, "number": (int, float)}
-_CALLED = {"text": "texts", "number": "numbers", "truth": "true or false"}
 # Longer texts are no values to filter by.
 _LONGEST = 1024
 _COMPARISONS = {"==": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
@@ -44,93 +43,57 @@ def values(record: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
 
 
 def stored(value: Value) -> tuple[str, Value]:
-    """The type of a value and what is stored of it: values of another type do not fit."""
+    """The type of a value and what is stored of it."""
     kind = next(name for name, types in _KINDS.items() if isinstance(value, types))
     return kind, float(value) if kind == "number" else value
 
 
 class Condition(NamedTuple):
-    """One comparison of one field."""
+    """Passages that fit any of some queries of the table of fields, or with `others` the rest."""
 
     field: str
-    operator: str
-    value: Any
-
-    @property
-    def alternatives(self) -> list[Value]:
-        return self.value if isinstance(self.value, list) else [self.value]
-
-    def queries(self) -> tuple[list[tuple[str, list[Any]]], bool]:
-        """Queries of the rows that fit any of them; True: the others are meant."""
-        if self.operator == "exists":
-            return [("field = ?", [self.field])], not self.value
-        # A record without the field is none of the values, too.
-        others = self.operator in ("!=", "not in")
-        sign = _COMPARISONS.get(self.operator, "=")
-        query = f"field = ? AND kind = ? AND value {sign} ?"
-        return [(query, [self.field, *stored(each)]) for each in self.alternatives], others
+    queries: tuple[tuple[str, tuple[Value, ...]], ...]
+    others: bool
 
 
-def parsed(where: Where | None) -> list[Condition]:
+def parsed(where: Where | None) -> tuple[Condition, ...]:
     """The conditions of a filter; UserError where it is not one."""
-    if where is None:
-        return []
-    if not isinstance(where, Mapping):
+    if where is not None and not isinstance(where, Mapping):
         raise UserError(
             f'where={where!r} is not a filter; give fields with values, such as {{"lang": "en"}}'
         )
-    found = []
-    for field, wanted in where.items():
-        if wanted is None:
-            pairs = [("exists", False)]
-        elif isinstance(wanted, Mapping):
-            pairs = list(wanted.items())
-        elif isinstance(wanted, tuple):
-            if len(wanted) != 2:
-                raise UserError(
-                    f"where: {field}={wanted!r}; expected (operator, value), such as "
-                    '(">=", 2020); several values are a list'
-                )
-            pairs = [wanted]
-        else:
-            pairs = [("in" if isinstance(wanted, list) else "==", wanted)]
-        found += [_checked(str(field), *pair) for pair in pairs]
-    return found
+    return tuple(
+        _condition(str(field), *comparison)
+        for field, wanted in (where or {}).items()
+        for comparison in _comparisons(wanted)
+    )
 
 
-def _checked(field: str, operator: Any, value: Any) -> Condition:
+def _comparisons(wanted: Any) -> list[Any]:
+    """(operator, value) of each comparison of a field."""
+    if wanted is None:
+        return [("exists", False)]
+    if isinstance(wanted, Mapping):
+        return list(wanted.items())
+    if isinstance(wanted, tuple) and len(wanted) == 2:
+        return [wanted]
+    return [("in" if isinstance(wanted, list) else "==", wanted)]
+
+
+def _condition(field: str, operator: Any, value: Any) -> Condition:
     if operator not in OPERATORS:
         raise UserError(f"where: {field} {operator!r}; {nearest(str(operator), OPERATORS)}")
-    several = operator in ("in", "not in")
-    if several and not isinstance(value, list | tuple):
-        raise UserError(f"where: {field} {operator} {value!r}; expected a list of values")
-    if operator == "exists" and not isinstance(value, bool):
-        raise UserError(f"where: {field} exists {value!r}; expected true or false")
-    for single in value if several else [value]:
-        if not isinstance(single, str | bool | int | float):
-            raise UserError(
-                f"where: {field} is compared with {single!r}; expected a text, a number, true or "
-                "false"
-            )
-    return Condition(field, operator, list(value) if several else value)
-
-
-def why_nothing_fits(conditions: Sequence[Condition], known: Mapping[str, set[str]]) -> str:
-    """Why no passage fits a filter: a field or a type that none has; or "".
-
-    `known`: the types of each field's values.
-    """
-    for condition in conditions:
-        field = condition.field
-        if condition.operator in ("exists", "!=", "not in"):
-            continue
-        if field not in known:
-            return f"no passage has the field {field!r}; {nearest(field, known)}"
-        asked = {stored(single)[0] for single in condition.alternatives}
-        if not asked & known[field]:
-            has, wants = (
-                " and ".join(sorted(_CALLED[kind] for kind in kinds))
-                for kinds in (known[field], asked)
-            )
-            return f"the values of {field!r} are {has}, and the filter asks for {wants}"
-    return ""
+    if operator == "exists":
+        return Condition(field, (("field = ?", (field,)),), not value)
+    several: list[Any] = [value]
+    if operator in ("in", "not in"):
+        several = list(value) if isinstance(value, list | tuple) else [None]
+    if not all(isinstance(single, str | bool | int | float) for single in several):
+        raise UserError(
+            f"where: {field} {operator} {value!r}; expected a text, a number, true or false, and "
+            "with `in` and `not in` a list of these"
+        )
+    query = f"field = ? AND kind = ? AND value {_COMPARISONS.get(operator, '=')} ?"
+    # A record without the field is none of the values, too.
+    others = operator in ("!=", "not in")
+    return Condition(field, tuple((query, (field, *stored(v))) for v in several), others)

@@ -12,10 +12,11 @@ import contextlib
 import dataclasses
 import functools
 import json
+import operator
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ _LONGEST_ID = 512
 def records_of(passages: Iterable[Passage]) -> list[Record]:
     """Records with "text", "title" and, where it was given, "_id" ("id" does the same)."""
     check_several(passages, "passages")
-    records = [_record(passage, number) for number, passage in enumerate(passages)]
+    records = [record_of(passage, number) for number, passage in enumerate(passages)]
     identities.check_once(record["_id"] for record in records if "_id" in record)
     return records
 
@@ -57,95 +58,31 @@ def check_several(given: Any, what: str) -> None:
         )
 
 
-def _record(passage: Passage, number: int) -> Record:
-    if isinstance(passage, str):
-        passage = {"text": passage}
-    if not isinstance(passage, Mapping) or not isinstance(passage.get("text"), str):
-        raise UserError(
-            f"passage {number} ({str(passage)[:80]!r}) is neither a text nor a record with a "
-            "'text'; give strings or mappings"
-        )
-    record: Record = {"title": "", **passage}
-    if "id" in record and "_id" not in record:
-        record["_id"] = record.pop("id")
-    if "_id" in record:
-        record["_id"] = _id(record["_id"], number)
-        record = {"_id": record.pop("_id"), **record}
-    if not isinstance(record["title"] or "", str):
-        raise UserError(f"passage {number}: its title {record['title']!r} is not a text")
-    if not (record["text"].strip() or record["title"]):
-        raise UserError(f"passage {number} has no text; leave it out")
+def record_of(passage: Passage, number: int) -> Record:
     try:
-        return json.loads(encode(record))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"passage {number} cannot be written as JSON in UTF-8 ({type(error).__name__}); its "
-            "values must be texts, finite numbers, true, false, null, lists or mappings"
-        ) from error
-
-
-def _id(value: Any, number: int) -> str:
-    name = str(value) if isinstance(value, str | int) else ""
-    if not name or "\n" in name or len(name) > _LONGEST_ID:
-        raise UserError(
-            f"passage {number}: {str(value)[:80]!r} is not a valid id; expected a text of 1 to "
-            f"{_LONGEST_ID} characters in one line"
-        )
-    return name
-
-
-def numbered(records: Sequence[Record], base: Snapshot) -> tuple[list[Record], int]:
-    """Records that all have an id, and the first number that is still free.
-
-    Without an id they are called by their number among all passages that were ever added.
-    """
-    first = base.state.added
-    free = first + len(records)
-    taken = {record["_id"] for record in records if "_id" in record}
-    without = [str(first + n) for n, record in enumerate(records) if "_id" not in record]
-    names = []
-    for name, row in zip(without, base.rows_of(without), strict=True):
-        known = row >= 0
-        while known or name in taken:
-            name, free = str(free), free + 1
-            known = base.rows_of([name])[0] >= 0
-        names.append(name)
-        taken.add(name)
-    upcoming = iter(names)
-    return [{"_id": r["_id"] if "_id" in r else next(upcoming), **r} for r in records], free
-
-
-def check_new(names: Sequence[str], base: Snapshot, place: object) -> None:
-    """Raises UserError for an id that the index has."""
-    for name, row in zip(names, base.rows_of(names), strict=True):
-        if row >= 0:
-            raise identities.repeated_id(name, f"is in {place} already")
-
-
-def check_known(names: Sequence[str], base: Snapshot, place: object) -> None:
-    """Raises UserError for an id that the index does not have."""
-    for name, row in zip(names, base.rows_of(names), strict=True):
-        if row < 0:
-            raise UserError(f"passage {name!r} is not in {place}; check the id, or add the passage")
-
-
-def check_vectors(vectors: np.ndarray, count: int, width: int) -> None:
-    """Raises UserError for vectors that are not those of these passages."""
-    if vectors.shape != (count, width):
-        raise UserError(
-            f"vectors of the shape {vectors.shape} for {count} passages; expected "
-            f"{(count, width)}, by the encoder of the index"
-        )
-    if not np.isfinite(vectors).all():
-        raise UserError("vectors hold infinities or NaN; encode the passages again")
+        record: Record = {
+            "title": "",
+            **({"text": passage} if isinstance(passage, str) else passage),
+        }
+        if "id" in record and "_id" not in record:
+            record["_id"] = record.pop("id")
+        if "_id" in record:
+            name = record.pop("_id")
+            record = {"_id": name if isinstance(name, str) else str(operator.index(name)), **record}
+        name, title, text = record.get("_id", "0"), record["title"] or "", record["text"]
+        read = json.loads(encode(record))
+        if (text + title).strip() and 0 < len(name) <= _LONGEST_ID and "\n" not in name:
+            return read
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        pass
+    raise UserError(
+        f"passage {number} ({str(passage)[:80]!r}) is neither a text nor a record of JSON with a "
+        f"'text' and perhaps a 'title' and an '_id' of 1 to {_LONGEST_ID} characters in one line"
+    )
 
 
 # A reader that meets a change looks again, at most this often.
 _TRIES = 10
-# A large index is written anew when this share of it is deleted.
-_MANY_DELETED = 0.2
-# Passages that are written together.
-TOGETHER = 1 << 14
 
 
 class LiveIndex:
@@ -198,7 +135,6 @@ class LiveIndex:
 
     def _newest(self, known: Snapshot | None) -> Snapshot:
         for attempt in range(_TRIES):
-            version = None
             try:
                 artifact = artifacts.load(self.folder, KIND)
                 version, settings = Version.of(artifact), LiveSettings.of(artifact)
@@ -210,15 +146,9 @@ class LiveIndex:
                 return Snapshot(opened, version, settings)
             except (FileNotFoundError, sqlite3.OperationalError, UserError):
                 # A change may have replaced the manifest and removed files that the old one names.
-                if attempt == _TRIES - 1 or not self._changed_since(version):
+                if attempt == _TRIES - 1:
                     raise
         raise AssertionError
-
-    def _changed_since(self, version: Version | None) -> bool:
-        record = artifacts.peek(self.folder)
-        if record is None or record["kind"] != KIND or record["schema"] != store.SCHEMA:
-            return False
-        return version is None or record["info"]["manifest"]["number"] != version.number
 
     def copy(self, folder: str | os.PathLike[str]) -> None:
         """A copy of the newest version, which is a living index of its own."""
@@ -263,85 +193,91 @@ class LiveIndex:
         vectors: np.ndarray | None = None,
         *,
         replace: bool = False,
-        advance: Callable[[int], None] | None = None,
         build: bool = True,
     ) -> list[str]:
-        """Adds passages as one change, and returns their ids; those without "_id" get a number.
+        """Adds passages as one change, and returns their ids.
 
-        Ids that the index has are refused, or with `replace` these passages are replaced.
+        Those without "_id" are called by their number among all that were ever added, or the next
+        free one. Ids that the index has are refused, or with `replace` these passages are replaced.
         `vectors`: those of the passages, where they are known. `build`: ScaNN's files of many new
         rows too, as a change of its own; until then they are searched exactly.
         """
         records = records_of(passages)
         given = [record["_id"] for record in records if "_id" in record]
         if not replace:
-            check_new(given, self.refresh(), self.folder)
+            self._check_new(given, self.refresh())
         if not records:
             return []
         if vectors is None:
             texts = [self.encoder.passage_text(record) for record in records]
-            vectors = self.encoder.encode(texts, "passage", advance=advance)
-        check_vectors(vectors, len(records), self.settings.dimension)
+            vectors = self.encoder.encode(texts, "passage")
+        wanted = (len(records), self.settings.dimension)
+        if vectors.shape != wanted or not np.isfinite(vectors).all():
+            raise UserError(
+                f"vectors of the shape {vectors.shape}; expected {wanted}, finite, by the encoder "
+                "of the index"
+            )
         with self._changing() as base:
             if not replace:
-                check_new(given, base, self.folder)
+                self._check_new(given, base)
             old = [row for row in base.rows_of(given).tolist() if row >= 0]
-            named, added = numbered(records, base)
+            number, taken = base.state.added, set(given)
+            for place, record in enumerate(records):
+                if "_id" not in record:
+                    while str(number) in taken or base.rows_of([str(number)])[0] >= 0:
+                        number += 1
+                    records[place] = {"_id": str(number), **record}
+                number += 1
             with base.store.changing(base.state):
                 base.store.delete(old, base.version + 1)
-                rows, digest = base.store.append(named, vectors, self.settings.analyzer())
-            count = len(base) + len(named) - len(old)
-            version = base.state.after(old, digest, rows=rows, count=count, added=added)
+                rows, digest = base.store.append(records, vectors, self.settings.analyzer())
+            count = len(base) + len(records) - len(old)
+            version = base.state.after(old, digest, rows=rows, count=count, added=number)
             self._commit(base.store, version)
             if build:
                 self._build()
-        return [record["_id"] for record in named]
+        return [record["_id"] for record in records]
 
-    def update(self, passages: Iterable[Passage]) -> list[str]:
-        """Replaces the passages with these ids, which the index must have."""
-        records = records_of(passages)
-        for number, record in enumerate(records):
-            if "_id" not in record:
-                raise UserError(f"passage {number} has no _id; say which one it replaces")
-        check_known([record["_id"] for record in records], self.refresh(), self.folder)
-        return self.add(records, replace=True)
+    def _check_new(self, names: Sequence[str], base: Snapshot) -> None:
+        for name, row in zip(names, base.rows_of(names), strict=True):
+            if row >= 0:
+                raise identities.repeated_id(name, f"is in {self.folder} already")
+
+    def rows_of(self, names: Sequence[str]) -> list[int]:
+        """UserError for an id that the index does not have."""
+        rows = self.snapshot.rows_of(names).tolist()
+        if -1 in rows:
+            raise UserError(f"passage {names[rows.index(-1)]!r} is not in {self.folder}")
+        return rows
 
     def delete(self, ids: Iterable[str], *, missing_ok: bool = False) -> list[str]:
         """Deletes passages as one change; returns the ids that were there."""
         check_several(ids, "ids")
         names = list(dict.fromkeys(map(str, ids)))
         with self._changing() as base:
-            if not missing_ok:
-                check_known(names, base, self.folder)
-            found = dict(zip(names, base.rows_of(names).tolist(), strict=True))
-            rows = [row for row in found.values() if row >= 0]
-            if rows:
+            rows = base.rows_of(names).tolist() if missing_ok else self.rows_of(names)
+            found = {name: row for name, row in zip(names, rows, strict=True) if row >= 0}
+            if found:
+                gone = list(found.values())
                 with base.store.changing(base.state):
-                    base.store.delete(rows, base.version + 1)
-                self._commit(base.store, base.state.after(rows, count=len(base) - len(rows)))
-        return [name for name, row in found.items() if row >= 0]
+                    base.store.delete(gone, base.version + 1)
+                self._commit(base.store, base.state.after(gone, count=len(base) - len(gone)))
+        return list(found)
 
-    def compact(self, *, full: bool = False) -> None:
-        """Leaves out what was deleted; a large index with few deletions stays as it is, unless
-        `full`."""
+    def compact(self) -> None:
+        """Leaves out what was deleted, in a new generation of files."""
         with self._changing() as base:
-            deleted = base.rows - len(base)
-            if not deleted or not (
-                full or base.rows < store.LARGE or deleted >= _MANY_DELETED * base.rows
-            ):
+            if base.rows == len(base):
                 self._build()
                 return
-            analyzer = self.settings.analyzer()
             made = Store.create(self.folder, base.state.generation + 1, self.settings.dimension)
-            kept = np.flatnonzero(base.alive)
             written = Version()
-            for start in range(0, len(kept), TOGETHER):
-                rows = kept[start : start + TOGETHER]
+            for records, vectors in base.passages():
                 with made.changing(written):
-                    made.append(base.records(rows.tolist()), base.vectors(rows), analyzer)
-                written = dataclasses.replace(written, rows=start + len(rows))
-            parts = made.with_parts((), len(kept))
-            version = base.state.after(generation=made.generation, rows=len(kept), parts=parts)
+                    rows, _ = made.append(records, vectors, self.settings.analyzer())
+                written = dataclasses.replace(written, rows=rows)
+            parts = made.with_parts((), written.rows)
+            version = base.state.after(generation=made.generation, rows=written.rows, parts=parts)
             self._commit(made, version)
 
     def build(self) -> None:

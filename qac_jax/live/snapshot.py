@@ -6,32 +6,29 @@ those of a fresh BM25 index of these passages in the same order, bit for bit.
 
 import functools
 import json
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from qac_jax import errors
 from qac_jax.live import filters
 from qac_jax.live.filters import Where
 from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval.approximate import Scann
 from qac_jax.retrieval.corpus import Hit
+from qac_jax.retrieval.hybrid import BM25, DENSE
 
 
-# Rows whose scores are in memory at a time.
-_BLOCK = 1 << 16
+# Rows whose scores are in memory at a time, and passages that are read together.
+_BLOCK, TOGETHER = 1 << 16, 1 << 14
 # Below this number of allowed rows, or this share of a range, each of them is scored.
 _FEW, _SMALL_SHARE = 5_000, 0.02
-# Words whose scores are kept between queries, by the number of their passages; what a word costs
-# that no passage has.
-_KEPT_WORDS, _ALONE = 1 << 23, 256
-# Filters whose rows are kept.
-_KEPT = 16
-DENSE, BM25 = "dense", "bm25"
+# Filters whose rows are kept between queries, and words whose scores are.
+_KEPT, _KEPT_WORDS = 16, 1024
 
-Nearest = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64 [queries, k]; row -1 for none
+Nearest = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64 [queries, k]
 
 
 def nearest(
@@ -112,9 +109,8 @@ class Snapshot:
         end = ranges[-1][1] if ranges else 0
         self._ranges: list[tuple[int, int, Scann | None]] = [*ranges, (end, self.rows, None)]
         self.analyzer = settings.analyzer()
-        self._masks: dict[str, np.ndarray] = {}
+        self._masks: dict[tuple[filters.Condition, ...], np.ndarray] = {}
         self._words: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self._size, self._lock = 0, threading.Lock()
 
     def __len__(self) -> int:
         return self.state.count
@@ -125,30 +121,29 @@ class Snapshot:
     def allowed(self, where: Where | None = None) -> np.ndarray:
         """bool [rows]: those that are not deleted and fit a filter."""
         conditions = filters.parsed(where)
-        key = repr(conditions)
-        with self._lock:
-            known = self._masks.get(key)
+        known = self._masks.get(conditions)
         if known is None:
             known = self.alive.copy()
             for condition in conditions:
-                queries, others = condition.queries()
                 fits = np.zeros(self.rows, bool)
-                for query, values in queries:
+                for query, values in condition.queries:
                     query = f"SELECT row FROM fields WHERE {query} AND row < ?"
                     fits[self._rows(query, *values, self.rows)] = True
-                known &= ~fits if others else fits
-            with self._lock:
-                if len(self._masks) >= _KEPT:
-                    self._masks.clear()
-                self._masks[key] = known
+                known &= ~fits if condition.others else fits
+            if len(self._masks) >= _KEPT:
+                self._masks.clear()
+            self._masks[conditions] = known
         return known
 
-    def why_nothing_fits(self, where: Where | None) -> str:
-        """Why a filter finds nothing: a field or a type that no passage has; or ""."""
-        known: dict[str, set[str]] = {}
-        for field, kind in self.store.read("SELECT DISTINCT field, kind FROM fields"):
-            known.setdefault(field, set()).add(kind)
-        return filters.why_nothing_fits(filters.parsed(where), known)
+    def check_fields(self, where: Where | None) -> None:
+        """Raises UserError where a filter names a field that no passage has."""
+        known = [field for (field,) in self.store.read("SELECT DISTINCT field FROM fields")]
+        for condition in filters.parsed(where):
+            if condition.field not in known:
+                raise errors.UserError(
+                    f"no passage has the field {condition.field!r}; "
+                    f"{errors.nearest(condition.field, known)}"
+                )
 
     def find(
         self,
@@ -172,20 +167,21 @@ class Snapshot:
             return [Found(rows, scores, None) for rows, scores, _ in ranked]
         assert vectors is not None
         if weight == 0:
-            scores, rows = self._by_vectors(vectors, k, allowed)
-            return [Found(r[r >= 0], s[r >= 0], None) for s, r in zip(scores, rows, strict=True)]
+            both = self._by_vectors(vectors, k, allowed)
+            return [Found(rows, scores, None) for scores, rows in zip(*both, strict=True)]
         first = min(self.settings.fusion.depth, count)
         near = self._by_vectors(vectors, max(k, first), allowed)
         lexical = (self._by_words(question, max(k, first), allowed) for question in questions)
         return [
-            self._fused(vector, (gains, rows), words, k, first, weight)
+            self._fused(vector, gains, rows, words, k, first, weight)
             for vector, gains, rows, words in zip(vectors, *near, lexical, strict=True)
         ]
 
     def _fused(
         self,
         vector: np.ndarray,
-        near: Nearest,
+        gains: np.ndarray,
+        mine: np.ndarray,
         lexical: tuple[np.ndarray, np.ndarray, np.ndarray],
         k: int,
         first: int,
@@ -193,7 +189,6 @@ class Snapshot:
     ) -> Found:
         """As a hybrid index does it (`retrieval/hybrid.py`): every candidate of either ranking has
         both scores, and the first `first` of each ranking give the scale."""
-        gains, mine = near[0][near[1] >= 0], near[1][near[1] >= 0]
         best, by_words, every = lexical
         alone = np.setdiff1d(best, mine)
         rows = np.concatenate([mine, alone])
@@ -205,10 +200,7 @@ class Snapshot:
         ranked = np.zeros(first, np.float32)  # 0: none of the query's words
         ranked[: len(by_words[:first])] = by_words[:first]
         lowest = fusion.COSINE if self.settings.cosine else None
-        scales = (
-            fusion.scale(gains[np.isfinite(gains)][:first], how, lowest),
-            fusion.scale(ranked, how, fusion.BM25),
-        )
+        scales = (fusion.scale(gains[:first], how, lowest), fusion.scale(ranked, how, fusion.BM25))
         offsets, units = np.array(scales).T[..., None]
         fused = fusion.mixed((scores - offsets) / units, weight)
         top_rows = np.argsort(-fused, kind="stable")[:k]
@@ -218,13 +210,11 @@ class Snapshot:
         vectors = np.ascontiguousarray(vectors, np.float32)
         scores, rows = [], []
         for start, stop, scann in self._ranges:
-            mask = allowed[start:stop]
-            gains, places = nearest(self._vectors[start:stop], scann, vectors, k, mask)
+            gains, places = nearest(
+                self._vectors[start:stop], scann, vectors, k, allowed[start:stop]
+            )
             scores.append(gains)
-            rows.append(np.where(places >= 0, places + start, -1))
-        # What ScaNN did not find.
-        scores.append(np.full((len(vectors), k), -np.inf, np.float32))
-        rows.append(np.full((len(vectors), k), -1, np.int64))
+            rows.append(places + start)
         every, numbers = np.concatenate(scores, 1), np.concatenate(rows, 1)
         best = np.argsort(-every, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(every, best, 1), np.take_along_axis(numbers, best, 1)
@@ -257,16 +247,12 @@ class Snapshot:
 
     def _gains(self, word: str) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have a word and are not deleted, and BM25's score of it in each."""
-        with self._lock:
-            known = self._words.get(word)
+        known = self._words.get(word)
         if known is None:
             known = self._scored(*self._counts(word))
-            with self._lock:
-                size = len(known[0]) + _ALONE
-                if self._size + size > _KEPT_WORDS:
-                    self._words, self._size = {}, 0
-                self._words[word] = known
-                self._size += size
+            if len(self._words) >= _KEPT_WORDS:
+                self._words.clear()
+            self._words[word] = known
         return known
 
     def _counts(self, word: str) -> tuple[np.ndarray, np.ndarray]:
@@ -302,6 +288,13 @@ class Snapshot:
         """float32: the vectors of some rows."""
         return self._vectors[rows]
 
+    def passages(self) -> Iterator[tuple[list[Record], np.ndarray]]:
+        """All that are not deleted, with their vectors."""
+        kept = np.flatnonzero(self.alive)
+        for start in range(0, len(kept), TOGETHER):
+            rows = kept[start : start + TOGETHER]
+            yield self.records(rows.tolist()), self._vectors[rows]
+
     def records(self, rows: Sequence[int]) -> list[Record]:
         """The passages of some rows."""
         return [json.loads(line) for line in self._stored("record", rows)]
@@ -325,14 +318,13 @@ class Snapshot:
         found = [self.store.read(query, name, self.rows, self.version)[0][0] for name in names]
         return np.array(found, np.int64)
 
-    def hits(self, found: Found) -> list[Hit]:
+    def hits(self, found: Found, page: slice = slice(None)) -> list[Hit]:
         """With their texts."""
         hits = []
-        for place, record in enumerate(self.records(found.rows.tolist())):
-            parts: dict[str, float] = {}
-            if found.parts is not None:
-                parts = dict(zip((DENSE, BM25), found.parts[:, place].tolist(), strict=True))
-            known = {"id": record.pop("_id"), "score": float(found.scores[place]), "scores": parts}
-            title, text = record.pop("title", "") or "", record.pop("text", "") or ""
-            hits.append(Hit(**known, title=title, text=text, metadata=record))
+        both = [] if found.parts is None else found.parts.T[page].tolist()
+        scores = found.scores[page].tolist()
+        for place, record in enumerate(self.records(found.rows[page].tolist())):
+            parts = dict(zip((DENSE, BM25), both[place], strict=True)) if both else {}
+            name, title, text = (record.pop(key, "") or "" for key in ("_id", "title", "text"))
+            hits.append(Hit(name, scores[place], title, text, parts, record))
         return hits

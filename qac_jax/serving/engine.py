@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fastapi import HTTPException
 
 from qac_jax import artifacts, progress
 from qac_jax.errors import Busy, UserError
@@ -24,11 +25,9 @@ from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import search
 from qac_jax.retrieval.bm25 import WORD, Analyzer
-from qac_jax.retrieval.search import snippet
-from qac_jax.serving import requests
-from qac_jax.serving.batching import QueryEncoder
+from qac_jax.serving.batching import QueryEncoder, busy
 from qac_jax.serving.options import Serving
-from qac_jax.serving.requests import EncodeRequest, ExplainRequest, Problem, SearchRequest
+from qac_jax.serving.requests import EmbeddingsRequest, SearchRequest
 
 
 _RERANKED = 100
@@ -49,7 +48,7 @@ _SNIPPET = 320
 _READ, _SHOWN = 24, 3
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
-Request = SearchRequest | EncodeRequest | ExplainRequest
+Request = SearchRequest | EmbeddingsRequest
 
 
 class Engine:
@@ -64,13 +63,12 @@ class Engine:
     @classmethod
     def load(cls, settings: Serving) -> Engine:
         """A living index as it is; of another one a copy, which cannot change."""
-        known = artifacts.peek(settings.index)
+        source = artifacts.load(settings.index, (store.KIND, *convert.KINDS))
         reranker = None
         if settings.reranker:
             reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
-        if known is not None and known["kind"] == store.KIND:
+        if source.kind == store.KIND:
             return cls(LiveIndex(settings.index, encoder=settings.encoder), reranker=reranker)
-        source = artifacts.load(settings.index, (store.KIND, *convert.KINDS))
         root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
         progress.say(f"serve: copying {source.count:,} passages; changes need a living index")
         live = convert.living(source, root / "live", moved=settings.encoder)
@@ -98,9 +96,9 @@ class Engine:
         place = str(self.live.settings.encoder["path"]).rstrip("/")
         return Path(place).name if os.path.isabs(place) else place
 
-    def tokens(self, request: EncodeRequest) -> int:
+    def tokens(self, request: EmbeddingsRequest) -> int:
         """How many the texts of a request have, special ones included."""
-        return sum(map(len, self.live.encoder.tokenize(request.texts, request.one_side)))
+        return sum(map(len, self.live.encoder.tokenize(request.input, request.input_type)))
 
     def compile(self, most: int, *, now: bool = True) -> None:
         """Encodes queries in few shapes, `most` at a time; compiles these before the first."""
@@ -110,54 +108,14 @@ class Engine:
             queries.warm()
 
     def answer(self, batch: Sequence[Request]) -> list[Any]:
-        """The answers of a batch; an exception for a request that has none."""
-        snapshot = self.snapshot
-        vectors = self._vectors(batch, snapshot)
-        found = self._found(batch, vectors, snapshot)
-        answers: list[Any] = []
-        for number, (request, own) in enumerate(zip(batch, vectors, strict=True)):
-            try:
-                if isinstance(request, EncodeRequest):
-                    answers.append(own)
-                elif isinstance(request, SearchRequest):
-                    answers.append(self._searched(request, found[number], snapshot))
-                else:
-                    answers.append(self._explained(request, own[0], snapshot))
-            except Exception as error:  # of this request alone
-                answers.append(error)
-        return answers
-
-    def _vectors(self, batch: Sequence[Request], snapshot: Snapshot) -> list[np.ndarray]:
-        """Those of each request's texts, by one call for the texts of each side."""
-        usual = snapshot.settings.fusion.weight
-        wanted: dict[str, dict[str, int]] = {"query": {}, "passage": {}}
-        keys: list[tuple[str, Sequence[str]]] = []
-        for request in batch:
-            side, texts = "query", list[str]()
-            if isinstance(request, EncodeRequest):
-                side, texts = request.one_side, request.texts
-            elif (
-                isinstance(request, ExplainRequest)
-                or (usual if request.hybrid is None else request.hybrid) < 1
-            ):
-                texts = [request.query or ""]
-            keys.append((side, texts))
-            for text in texts:
-                wanted[side].setdefault(text, len(wanted[side]))
-        none = np.zeros((0, self.live.settings.dimension), np.float32)
-        made = {side: self.encode(list(t), side) if t else none for side, t in wanted.items()}
-        return [made[side][[wanted[side][text] for text in texts]] for side, texts in keys]
-
-    def _found(
-        self, batch: Sequence[Request], vectors: Sequence[np.ndarray], snapshot: Snapshot
-    ) -> dict[int, Found]:
-        """The rankings of the searches; those of equal settings by one product of matrices."""
+        """The answers of a batch: searches of equal settings are one product of matrices."""
+        snapshot, vectors = self.snapshot, self._vectors(batch)
+        answers: list[Any] = [*vectors]
         groups: dict[str, list[tuple[int, SearchRequest]]] = collections.defaultdict(list)
         for number, request in enumerate(batch):
             if isinstance(request, SearchRequest):
                 key = repr((request.where, request.hybrid, _depth(request)))
                 groups[key].append((number, request))
-        found: dict[int, Found] = {}
         for group in groups.values():
             first = group[0][1]
             rankings = snapshot.find(
@@ -167,18 +125,25 @@ class Engine:
                 where=first.where,
                 weight=first.hybrid,
             )
-            found |= {number: each for (number, _), each in zip(group, rankings, strict=True)}
-        return found
+            for (number, request), found in zip(group, rankings, strict=True):
+                answers[number] = self._searched(request, found, snapshot)
+        return answers
+
+    def _vectors(self, batch: Sequence[Request]) -> list[np.ndarray]:
+        """Those of each request's texts, by one call for the texts of each side."""
+        known: dict[str, dict[str, np.ndarray]] = {}
+        for side in ("query", "passage"):
+            asked = (text for each in batch if each.input_type == side for text in each.input)
+            texts = list(dict.fromkeys(asked))
+            known[side] = dict(zip(texts, self.encode(texts, side) if texts else (), strict=True))
+        return [np.array([known[each.input_type][text] for text in each.input]) for each in batch]
 
     def _searched(self, request: SearchRequest, found: Found, snapshot: Snapshot) -> dict[str, Any]:
         query, page = request.query or "", slice(request.offset, request.offset + request.k)
-        if request.rerank:
-            if self.reranker is None:
-                raise Problem(422, "this server has no cross-encoder; leave out rerank")
+        if request.rerank and self.reranker is not None:
             hits = search.reranked_hits(query, snapshot.hits(found), self.reranker)[page]
         else:
-            parts = None if found.parts is None else found.parts[:, page]
-            hits = snapshot.hits(Found(found.rows[page], found.scores[page], parts))
+            hits = snapshot.hits(found, page)
         shown = []
         for hit in hits:
             fields = {"id": hit.id, "score": hit.score, "title": hit.title, "text": hit.text}
@@ -186,7 +151,7 @@ class Engine:
             if hit.scores:
                 fields["scores"] = dict(hit.scores)
             if request.highlight:
-                best = snippet(hit.text, query, _SNIPPET)
+                best = search.snippet(hit.text, query, _SNIPPET)
                 fields["highlights"] = {
                     "title": marked(snapshot.analyzer, query, hit.title),
                     "snippet": marked(snapshot.analyzer, query, best),
@@ -198,31 +163,30 @@ class Engine:
             answer["facets"] = facets(snapshot.records(found.rows[:_FACETED].tolist()))
         return answer
 
-    def _explained(
-        self, request: ExplainRequest, vector: np.ndarray, snapshot: Snapshot
-    ) -> dict[str, Any]:
+    def explain(self, query: str, name: str) -> dict[str, Any]:
         """BM25's score word by word, and the sentences whose vectors are nearest to the query's."""
-        row = int(snapshot.rows_of([request.id])[0])
+        snapshot = self.snapshot
+        row = int(snapshot.rows_of([name])[0])
         if row < 0:
-            raise Problem(404, "the index has no passage with this id; take one of a hit")
+            raise HTTPException(404, "the index has no passage with this id; take one of a hit")
         text = snapshot.records([row])[0].get("text") or ""
         sentences = [part for part in _SENTENCE_END.split(text) if part.strip()][:_READ]
-        words = snapshot.by_word(request.query, row)
-        near: list[dict[str, Any]] = []
-        if sentences:
-            scores = self.live.encoder.encode(sentences) @ vector
-            for place in np.argsort(-scores, kind="stable")[:_SHOWN].tolist():
-                near.append({"text": sentences[place], "score": round(float(scores[place]), 6)})
+        words = snapshot.by_word(query, row)
+        (vector,) = self.encode([query], "query")
+        scores = self.live.encoder.encode(sentences) @ vector
+        nearest = np.argsort(-scores, kind="stable")[:_SHOWN].tolist()
         return {
-            "id": request.id,
+            "id": name,
             "words": [{"word": word, "score": round(gain, 6)} for word, gain in words],
             "bm25": round(sum(gain for _, gain in words), 6),
             "dense": round(float(snapshot.vectors(np.array([row]))[0] @ vector), 6),
-            "sentences": near,
-            "text": marked(snapshot.analyzer, request.query, text),
+            "sentences": [
+                {"text": sentences[place], "score": round(float(scores[place]), 6)}
+                for place in nearest
+            ],
         }
 
-    def add(self, passages: list[dict[str, Any]], replace: bool) -> dict[str, Any]:
+    def add(self, passages: Sequence[str | dict[str, Any]], replace: bool) -> dict[str, Any]:
         """Adds passages: when this returns, they are on the disk."""
         return self._change(lambda: {"ids": self.live.add(passages, replace=replace)})
 
@@ -240,11 +204,11 @@ class Engine:
             try:
                 done = work()
             except Busy as error:  # another process is writing
-                raise requests.busy() from error
+                raise busy() from error
             except UserError as error:
                 # What the library says names the folder; a client has no business with it.
                 sentence = str(error).replace(str(self.live.folder), "the index")
-                raise Problem(409 if "already" in sentence else 422, sentence) from error
+                raise HTTPException(409 if "already" in sentence else 422, sentence) from error
             return {**done, "version": self.live.snapshot.version, "passages": len(self.live)}
 
 

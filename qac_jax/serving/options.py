@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from pathlib import Path
 
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
@@ -13,26 +14,15 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits(Checked):
-    """Bounds of a request; more is refused with 400, 413 or 422."""
-
-    max_k: int = option(1000, "hits of a search, those before the page included", at_least=1)
-    max_queries: int = option(64, "queries of a request", at_least=1)
-    max_texts: int = option(256, "texts or passages of a request", at_least=1)
-    max_text: int = option(100_000, "characters of a text", at_least=1)
-    max_query: int = option(8_000, "characters of a query", at_least=1)
-    max_body: int = option(16 << 20, "bytes of a request", at_least=1)
-
-
-@dataclasses.dataclass(frozen=True)
 class Traffic(Checked):
-    """How requests are batched, and how many may wait."""
+    """How requests are batched, how large and slow they may be, and how many may wait."""
 
     max_batch: int = option(32, "queries or texts of a forward pass", at_least=1)
     wait_ms: float = option(
         5.0, "milliseconds that a batch waits for clients that asked lately", at_least=0
     )
     queue: int = option(256, "requests that may wait; more get 503 and Retry-After", at_least=1)
+    max_body: int = option(16 << 20, "bytes of a request; more gets 413", at_least=1)
     time_limit: float = option(
         30.0, "seconds of a request, adding excepted; then it gets 504", above=0
     )
@@ -60,17 +50,10 @@ class Serving(Checked):
 
     def token(self) -> str:
         """That of writers; "" where nobody may write."""
-        token = os.environ.get(TOKEN, "").strip()
+        token = os.environ.get(TOKEN, "")
         if self.token_file:
-            try:
-                with open(self.token_file, encoding="utf-8") as file:
-                    token = file.read().strip()
-            except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-                raise UserError(
-                    f"the token file {self.token_file} cannot be read ({why}); give a file with "
-                    "one line"
-                ) from error
+            token = Path(self.token_file).read_text(encoding="utf-8", errors="replace")
+        token = token.strip()
         if (token or self.token_file) and len(token) < 16:
             raise UserError(
                 f"{self.token_file or TOKEN} holds a token of {len(token)} characters; expected 16 "
@@ -78,7 +61,8 @@ class Serving(Checked):
             )
         return token
 
-    def allowed_hosts(self) -> tuple[str, ...]:
+    def allowed_hosts(self) -> list[str]:
         """Names in the Host header: a page elsewhere cannot reach a local server by its own name
-        (DNS rebinding). Empty: any."""
-        return self.hosts or (LOCAL if self.host in LOCAL else ())
+        (DNS rebinding)."""
+        names = self.hosts or (LOCAL if self.host in LOCAL else ("*",))
+        return [f"[{name}]" if ":" in name else name for name in names]

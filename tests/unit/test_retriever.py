@@ -103,7 +103,6 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
         (lambda: Retriever.load(tmp_path / "nothing"), "there is no folder"),
         # A single passage is not read by its characters or keys.
         (lambda: bare.add("Bees."), "not a list of passages; write it in brackets"),
-        (lambda: bare.update(one), "not a list of passages; write it in brackets"),
         (lambda: bare.index(one), "not a list of passages"),
         (lambda: bare.delete("d7"), "'d7' is not a list of ids; write it in brackets: .id."),
     ):
@@ -170,7 +169,7 @@ def test_an_index_that_lives(folder: Path, tmp_path: Path) -> None:
     (hit,) = found.search("violin", where={"lang": "en"}, hybrid=0.5)
     assert hit.id == "v" and set(hit.scores) == {"dense", "bm25"} and hit.metadata["lang"] == "en"
     assert ids(found.search("violin", k=5, hybrid=1)) in (["v", "2"], ["2", "v"])
-    found.update([{"_id": "0", "text": "Wasps do not."}])
+    found.add([{"_id": "0", "text": "Wasps do not."}], replace=True)
     assert found.delete(["1"]) == ["1"]
     assert sorted(ids(found.search("x", k=9))) == ["0", "2", "4", "v"]
     found.save(tmp_path / "made", name="bees")

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import re
 import threading
 import time
@@ -13,6 +14,7 @@ import httpx2
 import numpy as np
 import pytest
 import toy_live as toy
+from fastapi import HTTPException
 from toy_serving import TOKEN, WRITER, asked, one
 
 from qac_jax import artifacts
@@ -20,8 +22,10 @@ from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
 from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine
-from qac_jax.serving.options import Limits, Serving
-from qac_jax.serving.requests import Problem
+from qac_jax.serving.options import Serving, Traffic
+
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -78,23 +82,11 @@ def test_why_a_hit(engine: Engine) -> None:
     assert one(engine, "POST", "/explain", json={**body, "id": "no"}).status_code == 404
 
 
-def test_vectors_in_three_shapes(engine: Engine) -> None:
-    texts = ["copper lamp", "winter"]
-    expected = engine.live.encoder.encode(texts)
-    own = one(engine, "POST", "/encode", json={"texts": texts, "side": "query"}).json()
-    np.testing.assert_allclose(own["vectors"], expected, atol=1e-6)
-    tei = one(engine, "POST", "/embed", json={"inputs": texts, "truncate": True}).json()
-    np.testing.assert_allclose(tei, expected, atol=1e-6)
-    refused = one(engine, "POST", "/embed", json={"inputs": []})
-    assert refused.status_code == 422 and set(refused.json()) == {"error", "error_type"}
-    assert one(engine, "GET", "/info").json()["model_id"] == "stub"
-    assert one(engine, "GET", "/v1/models").json()["data"][0]["id"] == "stub"
-
-
 def test_openais_shape(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "tokens", lambda self, request: 7)
     expected = engine.live.encoder.encode(["copper"])[0]
-    body: dict[str, Any] = {"input": "copper", "model": "any"}
+    assert one(engine, "GET", "/v1/models").json()["data"][0]["id"] == "stub"
+    body: dict[str, Any] = {"input": "copper", "model": "any", "input_type": "query"}
     answer = one(engine, "POST", "/v1/embeddings", json=body).json()
     assert answer["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
     np.testing.assert_allclose(answer["data"][0]["embedding"], expected, atol=1e-6)
@@ -135,82 +127,71 @@ def test_without_a_token_nobody_writes(
     (tmp_path / "token").write_text(TOKEN)
     body = {"json": {"ids": ["d1"]}, "headers": WRITER}
     assert one(engine, "POST", "/delete", settings=settings, **body).status_code == 403
-    (tmp_path / "token").write_bytes(b"\xff\xfe" * 20)
-    with pytest.raises(UserError, match="cannot be read .it is not UTF-8"):
-        settings.token()
     monkeypatch.setenv("QAC_SERVE_TOKEN", "short")
     with pytest.raises(UserError, match="QAC_SERVE_TOKEN holds a token of 5 characters"):
         Serving().token()
 
 
 def test_searches_that_are_refused(engine: Engine) -> None:
-    cases: tuple[tuple[dict[str, Any], int, str], ...] = (
-        ({}, 422, 'give "query"'),
-        ({"query": "x", "queries": ["x"]}, 422, 'give "query"'),
-        ({"query": 3}, 422, '"query": input should be a valid string, not 3'),
-        ({"queries": []}, 422, "at least 1 item"),
-        ({"query": " "}, 422, "an empty text"),
-        ({"query": "x" * 9000}, 413, "at most 8000"),
-        ({"queries": ["x"] * 65}, 413, "at most 64"),
-        ({"query": "x", "k": 0}, 422, '"k": input should be greater than or equal to 1, not 0'),
-        ({"query": "x", "k": True}, 422, "valid integer, not true"),
-        ({"query": "x", "k": 10, "offset": 991}, 422, "above 1000"),
-        ({"query": "x", "hybrid": 2}, 422, "less than or equal to 1"),
-        ({"query": "x", "rerank": True}, 422, "no cross-encoder"),
-        ({"query": "x", "where": ["lang"]}, 422, "is not a filter"),
-        ({"query": "x", "where": {"n": 10**400}}, 400, "not finite"),
-        ({"query": "x", "where": {"n": list(range(1001))}}, 422, "too many conditions"),
-        ({"query": "x", "wher": {}}, 422, '"wher" is not a field'),
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, 'give "query"'),
+        ({"query": "x", "queries": ["x"]}, 'give "query"'),
+        ({"query": 3}, '"query": Input should be a valid string'),
+        ({"query": " "}, "should match"),
+        ({"query": "x" * 9000}, "at most 8000"),
+        ({"query": "\ud800"}, "valid string"),
+        ({"queries": ["x"] * 65}, "at most 64"),
+        ({"query": "x", "k": 0}, '"k": Input should be greater than or equal to 1'),
+        ({"query": "x", "k": True}, "valid integer"),
+        ({"query": "x", "rerank": True}, "no cross-encoder"),
+        ({"query": "x", "where": ["lang"]}, '"where": Input should be a valid dictionary'),
+        ({"query": "x", "where": {"n": {"=>": 3}}}, "did you mean|valid names"),
+        ({"query": "x", "where": {"n": 10**400}}, "too large"),
+        ({"query": "x", "where": {"n": "\ud800"}}, "surrogates"),
+        ({"query": "x", "where": {"n": list(range(1001))}}, "too many conditions"),
+        ({"query": "x", "wher": {}}, '"wher": Extra inputs'),
     )
-    for body, status, sentence in cases:
-        answer = one(engine, "POST", "/search", json=body)
-        assert answer.status_code == status
+    for body, sentence in cases:
+        content = json.dumps(body)
+        answer = one(engine, "POST", "/search", content=content, headers=JSON)
+        assert answer.status_code == 422, body
         assert re.search(sentence, answer.json()["error"]["message"])
-
-
-def test_addresses_that_are_refused(engine: Engine) -> None:
-    for address, status in (
-        ("q=x&where=" + "[" * 5000, 400),
-        ('q=x&where={"a":' + "9" * 400 + "}", 400),
-        ("q=x&hybrid=1e999", 422),
-        ("q=x&k=five", 422),
-        ("k=5", 422),
-    ):
+    for address in ("q=x&where=[", "q=x&hybrid=1e999", "q=x&k=five", "k=5", 'q=x&where={"n":NaN}'):
         answer = one(engine, "GET", f"/search?{address}")
-        assert answer.status_code == status and answer.json()["error"]["message"], address
+        assert answer.status_code == 422 and answer.json()["error"]["message"], address
 
 
 def test_bodies_that_are_no_objects(engine: Engine) -> None:
-    headers = {"Content-Type": "application/json"}
     for content in (
         b"",
         b"{",
         b"[]",
-        b'{"query": NaN}',
-        b'{"query": "\\ud800"}',
+        b'{"query": "x", "where": {"n": NaN}}',
         b'{"query": "\xff"}',
         b'{"query": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"query": "x", "k": ' + b"9" * 5000 + b"}",
     ):
-        answer = one(engine, "POST", "/search", content=content, headers=headers)
-        assert answer.status_code == 400, content[:30]
-        assert "send an object" in answer.json()["error"]["message"]
+        answer = one(engine, "POST", "/search", content=content, headers=JSON)
+        assert answer.status_code in (400, 422), content[:30]
+        assert answer.json()["error"]["message"]
 
 
 def test_other_requests_that_are_refused(engine: Engine) -> None:
-    small = {"limits": Limits(max_body=1000)}
-    kinds = {"Content-Type": "application/json"}
-    large = b'{"query": "' + b"x" * 2000 + b'"}'
     for request, status in (
-        ({"content": large, "headers": kinds, **small}, 413),
-        ({"content": b"query=x", "headers": {"Content-Type": "text/plain"}}, 415),
-        ({"json": {"query": "x"}, "headers": {"Host": "evil.example"}}, 421),
+        ({"content": b"x" * 2000, "headers": JSON, "traffic": Traffic(max_body=1000)}, 413),
+        ({"content": b"query=x", "headers": {"Content-Type": "text/plain"}}, 422),
+        ({"json": {"query": "x"}, "headers": {"Host": "evil.example"}}, 400),
     ):
         assert one(engine, "POST", "/search", **request).status_code == status
-    assert one(engine, "GET", "/none").status_code == 404
-    assert one(engine, "DELETE", "/search").status_code == 405
-    assert one(engine, "HEAD", "/health").status_code == 200
-    assert one(engine, "GET", "/../../etc/passwd").status_code == 404
+    for method, path, status in (
+        ("GET", "/none", 404),
+        ("DELETE", "/search", 405),
+        ("HEAD", "/health", 200),
+        ("GET", "/../../etc/passwd", 404),
+    ):
+        assert one(engine, method, path).status_code == status
+    for host in ("[::1]:8080", "localhost"):
+        assert one(engine, "GET", "/health", headers={"Host": host}).status_code == 200
     assert one(engine, "OPTIONS", "/search").headers.get("access-control-allow-origin") is None
 
 
@@ -244,8 +225,8 @@ def test_health_figures_and_the_description(engine: Engine) -> None:
     health, figures, api = asked(engine, questions)
     assert health.json()["status"] == "ok" and health.json()["passages"] == 60
     lines = figures.text.splitlines()
-    assert 'qac_requests_total{path="/search",status="200"} 1.0' in lines
-    assert 'qac_requests_total{path="/search",status="422"} 1.0' in lines
+    for status in (200, 422):
+        assert f'qac_request_seconds_count{{path="/search",status="{status}"}} 1.0' in lines
     assert "qac_passages 60.0" in lines and 'qac_batch_size_bucket{le="1.0"} 1.0' in lines
     assert api.json()["paths"]["/add"]["post"]["security"]
 
@@ -319,39 +300,36 @@ def test_a_full_queue_refuses_and_what_it_took_is_answered() -> None:
         go.set()
         answers = await asyncio.gather(first, *rest, return_exceptions=True)
         await closing
-        with pytest.raises(Problem, match="stopping"):
+        with pytest.raises(HTTPException, match="stopping"):
             await made.submit(9)
         return waiting, answers
 
     waiting, answers = asyncio.run(run())
-    refused = [a for a in answers if isinstance(a, Problem)]
+    refused = [a for a in answers if isinstance(a, HTTPException)]
     assert waiting == 3 and answers[:4] == [-1, 0, 1, 2]
-    assert len(refused) == 3 and {
-        (p.status_code, (p.headers or {})["Retry-After"]) for p in refused
-    } == {(503, "1")}
+    assert [(a.status_code, a.headers) for a in refused] == [(503, {"Retry-After": "1"})] * 3
 
 
-def test_batches_are_small_and_errors_go_to_those_whose_they_are() -> None:
+def test_batches_are_small_and_all_of_one_get_its_error() -> None:
     batches: list[list[int]] = []
 
-    def work(items: Sequence[int]) -> list[Any]:
+    def work(items: Sequence[int]) -> list[int]:
         batches.append(list(items))
         if 13 in items:
             raise RuntimeError("the whole batch")
-        return [ValueError(str(item)) if item % 2 else item for item in items]
+        return list(items)
 
     async def run() -> list[Any]:
         made = batcher(work, queue=20)
         several = (made.submit(n) for n in range(10))
-        answers = await asyncio.gather(*several, return_exceptions=True)
+        answers = await asyncio.gather(*several)
         again = await asyncio.gather(made.submit(13), return_exceptions=True)
         after = await made.submit(2)
         await made.close()
         return [*answers, *again, after]
 
     answers = asyncio.run(run())
-    assert answers[:10:2] == [0, 2, 4, 6, 8] and answers[11] == 2
-    assert all(isinstance(answer, ValueError) for answer in answers[1:10:2])
+    assert answers[:10] == [*range(10)] and answers[11] == 2
     assert isinstance(answers[10], RuntimeError)
     assert sum(batches, []) == [*range(10), 13, 2] and max(map(len, batches)) == 4
 
