@@ -26,6 +26,7 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import Json, ValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -294,12 +295,12 @@ def make(
         lifespan=lifespan,
         docs_url=None,  # pages that ask other servers
         redoc_url=None,
-        max_body_size=traffic.max_body,
         middleware=[
             Middleware(Guard, server=server),
             Middleware(
                 TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts(), www_redirect=False
             ),
+            Middleware(RequestBodyLimitMiddleware, max_body_size=traffic.max_body),
         ],
         exception_handlers={
             AnyHTTPException: _refused,
