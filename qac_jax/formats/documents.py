@@ -149,7 +149,7 @@ def read_lines(
 
 
 def source(format: str, path: str) -> tuple[str, str]:
-    """The format and path of documents: a name such as tfds:squad says its format itself."""
+    """The format and path of documents: a name such as hf:squad says its format itself."""
     named = DOCUMENTS.named(path)
     if named and format not in (named[0], *_DEFAULTS):
         raise UserError(

@@ -3,7 +3,7 @@
     DOCUMENTS.names()              what --format may be
     DOCUMENTS.get("beir").read     what reads it
     QUERIES.detect(sample(file))   the format that a file looks like
-    DOCUMENTS.named("tfds:squad")  the format and the name of a data set that is fetched by name
+    DOCUMENTS.named("hf:squad")  the format and the name of a data set that is fetched by name
 
 A new format is one new file in `readers` with a table of it: DOCUMENT_FORMATS, QUERY_FORMATS,
 JUDGEMENT_FORMATS, TRAINING_FORMATS, or PAGE_FORMATS for kinds of files that the format `folder`

@@ -9,7 +9,7 @@ An input's value is one text on the command line, in gin and in Python:
   the name of a model at the Hub (`owner/name`, `owner/name@revision`; a folder of that name here
   comes first, unless one writes `hf:owner/name`);
 - a file, a folder, a pattern, several of them joined by commas, or the name of a data set
-  (`tfds:squad`), where FILE is among its kinds;
+  (`hf:squad`), where FILE is among its kinds;
 - the name of a vocabulary, where TOKENIZER is its kind, or a model of which it is;
 - in recipes `stage:NAME`, the output of another stage, or `stage:NAME/FILE`, a file in it;
 - `data:NAME`, NAME below the recipe's data folder (`data:` is that folder itself);
@@ -303,7 +303,7 @@ def identities(inputs: Inputs) -> dict[str, str]:
 def identity(text: str) -> str:
     """The hash of the bytes of a file, a folder, a pattern or a list of them.
 
-    A name such as `tfds:squad` is its own identity, since the data may not be downloaded yet, and
+    A name such as `hf:squad` is its own identity, since the data may not be downloaded yet, and
     a snapshot of the Hub has its name and commit, since its folder may hold some files or all.
     """
     if not text:

@@ -44,7 +44,6 @@ def test_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         {"numbers": "n"},
         {"numbers": "stage:first"},
         {"files": "a,b.txt"},
-        {"files": "tfds:squad"},
         {"model": "owner/name@v1"},
         {"model": "shipped:qgen"},
         {"words": "wordpiece-16k"},
