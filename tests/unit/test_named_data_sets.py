@@ -82,9 +82,7 @@ def test_ir_datasets(monkeypatch):
     (page,) = documents.read("ir_datasets", "pages")
     assert (page.title, page.sections) == ("T", (Section("", "body"),))
     assert page.meta == {"url": "http://u"}
-    with pytest.raises(
-        UserError, match="'nothing' cannot be loaded by ir_datasets .KeyError"
-    ):
+    with pytest.raises(UserError, match="'nothing' cannot be loaded by ir_datasets .KeyError"):
         list(documents.read("ir_datasets", "nothing"))
 
 

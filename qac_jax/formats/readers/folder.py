@@ -9,18 +9,17 @@ its own name or not in the folder.
 
 import codecs
 import functools
-import math
+import json
 import os
 import re
-import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from qac_jax import artifacts
 from qac_jax.artifacts.reading import CLAIM
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.formats import registry
 from qac_jax.formats.bad_lines import BadLines, Skipped
 from qac_jax.formats.documents import (
@@ -32,6 +31,7 @@ from qac_jax.formats.documents import (
     default_count,
     shared,
 )
+from qac_jax.formats.files import LONGEST_FILE
 
 
 BINARY, EMPTY, WORDLESS = "binary file", "empty file", "no text in it"
@@ -49,9 +49,6 @@ _OF_PROGRAMS = frozenset({"__pycache__", "node_modules", "__MACOSX", "site-packa
 # A collection's own files in BEIR's layout, which are not documents.
 _QUERIES, _JUDGEMENTS = ("queries.jsonl", "queries.tsv"), "qrels"
 
-# Bytes that text does not hold; tab, line ends, form feed and escape are not among them.
-_CONTROLS = bytes(b for b in range(32) if b not in (7, 8, 9, 10, 11, 12, 13, 27)) + b"\x7f"
-_SIGNATURES = (b"%PDF-", b"PK\x03\x04", b"\x89PNG", b"\xff\xd8\xff", b"\x1f\x8b", b"\x28\xb5\x2f")
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _HEAD, _SAMPLE = 1 << 13, 1 << 18
 # With fewer bytes beyond ASCII than this, frequencies of letters say nothing.
@@ -72,7 +69,6 @@ class Source:
 
     file: str
     base: str
-    limit: int
     columns: Mapping[str, str] = field(default_factory=dict)
     bad: BadLines = field(default_factory=BadLines)
 
@@ -93,9 +89,9 @@ class Source:
 
     def raw(self) -> bytes:
         with open(self.file, "rb") as file:
-            raw = file.read(self.limit + 1)
-        if len(raw) > self.limit:
-            raise NotRead("too large", f"more than {self.limit >> 20} MB")
+            raw = file.read(LONGEST_FILE + 1)
+        if len(raw) > LONGEST_FILE:
+            raise NotRead("too large", f"more than {LONGEST_FILE >> 20} MB")
         return raw
 
     def text(self, declared: Callable[[bytes], str] = lambda raw: "") -> str:
@@ -177,35 +173,20 @@ def page(
 def document(
     source: Source, name: str, title: str, sections: Sequence[Section], meta: Mapping[str, Any]
 ) -> Document:
-    """A document with its file's path among what is known of it; without halves of surrogate pairs,
-    which no UTF-8 file can hold."""
+    """A document with its file's path among what is known of it."""
     known = {key: value for key, value in meta.items() if value not in ("", None, {}, [])}
-    sound = tuple(Section(_sound(s.heading), _sound(s.text)) for s in sections)
-    return Document(_sound(name), _sound(title), sound, meta=_sound({"path": source.path, **known}))
+    name, title, parts, known = _sound([name, title, sections, {"path": source.path, **known}])
+    return Document(name, title, tuple(Section(*part) for part in parts), meta=known)
 
 
 def _sound(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    elif isinstance(value, Mapping):
-        return {_sound(str(key)): _sound(one) for key, one in value.items()}
-    elif isinstance(value, list | tuple):
-        return [_sound(one) for one in value]
-    elif isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+    """Without what JSON in UTF-8 cannot hold: halves of surrogate pairs, infinities."""
+    text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    return json.loads(text.decode("utf-16", "replace"), parse_constant=str)
 
 
 def is_binary(raw: bytes) -> bool:
-    """Whether these bytes are not text: a signature, zero bytes, many control characters."""
-    if raw.startswith(_UTF_16):
-        return False
-    head = raw[:_HEAD]
-    many = len(head) - len(head.translate(None, _CONTROLS)) > len(head) // 20
-    return raw.startswith(_SIGNATURES) or b"\0" in head or many
+    return b"\0" in raw[:_HEAD] and not raw.startswith(_UTF_16)
 
 
 def decoded(raw: bytes, declared: str = "") -> tuple[str, str, bool]:
@@ -229,20 +210,13 @@ def decoded(raw: bytes, declared: str = "") -> tuple[str, str, bool]:
 
 def asked_columns(text: str) -> dict[str, str]:
     """What --columns says: role -> column (of text: columns joined by +)."""
-    chosen: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        role, equals, name = (part.strip() for part in item.partition("="))
-        if not equals or not name:
-            raise UserError(
-                f"columns={text!r}: {item!r} is not of the form role=column; expected such as "
-                f"id=nr,title=name,text=question+answer,url=link"
-            )
-        if role not in ROLES:
-            raise UserError(
-                f"columns={text!r}: {role!r} is not one of {', '.join(ROLES)} "
-                f"({nearest(role, ROLES)})"
-            )
-        chosen[role] = name
+    items = [part.partition("=") for part in text.split(",") if part.strip()]
+    chosen = {role.strip(): name.strip() for role, _, name in items}
+    if not all(chosen.values()) or not set(chosen) <= set(ROLES):
+        raise UserError(
+            f"columns={text!r}: expected some of {', '.join(ROLES)}, such as "
+            f"id=nr,title=name,text=question+answer,url=link"
+        )
     return chosen
 
 
@@ -251,28 +225,26 @@ def asked_columns(text: str) -> dict[str, str]:
 
 def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     asked_columns(options["columns"])
-    found, skipped = _walked(path, options)
+    found, skipped = _walked(path)
     if not found:
         bad = BadLines()
         bad.skipped += skipped
         raise UserError(
             f"{path} holds no file that can be read ({bad.reasons() or 'it is empty'}); expected "
-            f"{', '.join(suffix for suffix in sorted(_kinds(options['as_text'])) if suffix)}"
+            f"{', '.join(filter(None, sorted(_kinds())))}"
         )
     return shared(found, min(count or default_count(found), len(found)), cut=False)
 
 
 def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
-    options = shard.options
-    kinds, columns = _kinds(options["as_text"]), asked_columns(options["columns"])
+    columns = asked_columns(shard.options["columns"])
     base = shard.path if os.path.isdir(shard.path) else os.path.dirname(shard.path)
     if shard.index == 0:
-        bad.skipped += _walked(shard.path, options)[1]
+        bad.skipped += _walked(shard.path)[1]
     for piece in shard.pieces:
-        source = Source(piece.file, base, _limit(options), columns, bad)
-        kind = kinds[os.path.splitext(piece.file)[1].lower()]
+        source = Source(piece.file, base, columns, bad)
         try:
-            yield from kind.read(source)
+            yield from _kinds()[_suffix(piece.file)].read(source)
         except NotRead as error:
             source.skip(error.reason, error.detail)
         except OSError as error:
@@ -281,55 +253,42 @@ def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
             source.skip("nested too deeply")
 
 
-def _limit(options: Mapping[str, str]) -> int:
-    if not options["max_mb"].isdecimal() or not int(options["max_mb"]):
-        raise UserError(f"max_mb={options['max_mb']!r} is not a size; expected such as 100")
-    return int(options["max_mb"]) << 20
-
-
 @functools.cache
-def _kinds(as_text: str) -> dict[str, PageFormat]:
-    """Suffix -> what reads such files; `as_text` lists further suffixes of plain text."""
-    kinds = {suffix: kind for kind in registry.PAGES.all().values() for suffix in kind.suffixes}
-    for suffix in filter(None, (part.strip().lower() for part in as_text.split(","))):
-        kinds[f".{suffix.lstrip('.')}"] = registry.PAGES.get("text")
-    return kinds
+def _kinds() -> dict[str, PageFormat]:
+    """Suffix -> what reads such files."""
+    return {suffix: kind for kind in registry.PAGES.all().values() for suffix in kind.suffixes}
 
 
-def _walked(root: str, options: Mapping[str, str]) -> tuple[list[str], list[Skipped]]:
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
+
+
+def _walked(root: str) -> tuple[list[str], list[Skipped]]:
     """All files below a folder (or the one file) that are read, in the order of their paths, and
     what is not read."""
-    suffixes, limit = _kinds(options["as_text"]), _limit(options)
     if not os.path.isdir(root):
-        if not os.path.isfile(root):
-            raise UserError(f"{root} is not a folder; format folder reads one folder, or one file")
-        if os.path.splitext(root)[1].lower() not in suffixes:
-            raise UserError(
-                f"{root} is of a kind that is not read; expected a folder, or a file named "
-                f"{', '.join('*' + suffix for suffix in sorted(suffixes) if suffix)}"
-            )
+        if not os.path.isfile(root) or _suffix(root) not in _kinds():
+            raise UserError(f"{root} is neither a folder nor a file of a kind that is read")
         return [root], []
     found: list[str] = []
     skipped: list[Skipped] = []
-    top = os.path.realpath(root)
-    pending = [""]
-    while pending:
-        below = pending.pop()
-        try:
-            entries = list(os.scandir(os.path.join(root, below)))
-        except OSError as error:
-            skipped.append(Skipped(_shown(below) or ".", "unreadable", error.strerror or ""))
-            continue
-        for entry in entries:
-            path = os.path.join(below, entry.name)
-            if reason := _refused(entry, path, top, suffixes, limit):
-                skipped.append(Skipped(_shown(path), *reason))
-            elif entry.is_dir(follow_symlinks=False):
-                pending.append(path)
-            else:
+
+    def unreadable(error: OSError) -> None:
+        below = os.path.relpath(error.filename, root)
+        skipped.append(Skipped(_shown(below), "unreadable", error.strerror or ""))
+
+    for folder, folders, files in os.walk(root, onerror=unreadable):
+        for name in sorted([*folders, *files]):
+            path = os.path.join(folder, name)
+            below = os.path.relpath(path, root)
+            if reason := _refused(path, below, name in folders):
+                skipped.append(Skipped(_shown(below), *reason))
+                if name in folders:
+                    folders.remove(name)
+            elif name not in folders:
                 found.append(path)
     found.sort(key=lambda path: _shown(path).split("/"))
-    return [os.path.join(root, path) for path in found], sorted(skipped)
+    return found, sorted(skipped)
 
 
 def _shown(path: str) -> str:
@@ -337,42 +296,27 @@ def _shown(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _refused(
-    entry: os.DirEntry[str], path: str, top: str, suffixes: Collection[str], limit: int
-) -> tuple[str, str] | None:
-    """(reason, detail) why an entry is not read; None where it is."""
-    if entry.is_symlink():
-        target = os.path.realpath(entry.path)
-        where = "within" if os.path.commonpath([top, target]) == top else "out of"
-        return f"link {where} the folder", _shown(os.readlink(entry.path))
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except OSError as error:
-        return "unreadable", error.strerror or ""
-    folder = stat.S_ISDIR(status.st_mode)
-    if entry.name.startswith("."):
-        return f"hidden {'folder' if folder else 'file'}", ""
-    if not folder and not stat.S_ISREG(status.st_mode):
-        return "neither a file nor a folder", ""
-    if not os.access(entry.path, os.R_OK | (os.X_OK if folder else 0)):
-        return "unreadable", "no permission"
-    if path in _QUERIES or (folder and path == _JUDGEMENTS):
+def _refused(path: str, below: str, folder: bool) -> tuple[str, str] | None:
+    """(reason, detail) why a file or folder is not read; None where it is."""
+    name = os.path.basename(path)
+    if os.path.islink(path):
+        return "link", _shown(os.readlink(path))
+    if name.startswith("."):
+        return "hidden", ""
+    if below in _QUERIES or folder and below == _JUDGEMENTS:
         return "queries and judgements", ""
     if folder:
-        if entry.name in _OF_PROGRAMS:
-            return "folder of a program", ""
-        made = any(os.path.exists(os.path.join(entry.path, n)) for n in (artifacts.COMMIT, CLAIM))
-        return ("result of this program", "") if made else None
-    suffix = os.path.splitext(entry.name)[1].lower()
-    if suffix not in suffixes:
-        return "other kind of file", suffix
-    if not status.st_size:
-        return EMPTY, ""
-    if status.st_size > limit:
-        return "too large", f"{status.st_size / (1 << 20):,.0f} MB; up to {limit >> 20} are read"
-    return None
+        made = any(os.path.exists(os.path.join(path, n)) for n in (artifacts.COMMIT, CLAIM))
+        program = "folder of a program" if name in _OF_PROGRAMS else ""
+        reason = "result of this program" if made else program
+        return (reason, "") if reason else None
+    if not os.path.isfile(path):
+        return "neither a file nor a folder", ""
+    if _suffix(name) not in _kinds():
+        return "other kind of file", _suffix(name)
+    if not os.access(path, os.R_OK):
+        return "unreadable", ""
+    return None if os.path.getsize(path) else (EMPTY, "")
 
 
-DOCUMENT_FORMATS = {
-    "folder": DocumentFormat(_share, _read, options={"columns": "", "as_text": "", "max_mb": "100"})
-}
+DOCUMENT_FORMATS = {"folder": DocumentFormat(_share, _read, options={"columns": ""})}

@@ -21,12 +21,12 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "url": ("url", "link", "href", "uri", "address", "permalink", "source_url", "website"),
     "text": (
         *TEXTS, "document", "answer", "description", "abstract", "summary", "definition",
-        "message", "comment", "review", "notes", "note", "details", "sections",
+        "message", "comment", "review", "notes", "note", "details",
     ),
     "title": (*TITLES, "heading", "subject", "question", "name", "topic", "term"),
 }  # fmt: skip
 # What an object that is alone in its file must have to be a document.
-_WHOLE = (*TEXTS, "abstract", "sections")
+_WHOLE = (*TEXTS, "abstract")
 # A column whose values are shorter than this on average is no prose.
 _PROSE = 24
 _PEEK = 50
@@ -37,17 +37,8 @@ _MOST_LINES = 200
 _LONGEST_NAME = 60
 
 
-class Columns(NamedTuple):
-    """What each role is called in a table; `text` may join several columns."""
-
-    id: str = ""
-    title: str = ""
-    url: str = ""
-    text: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        shown = {**self._asdict(), "text": "+".join(self.text)}
-        return ", ".join(f"{role}={name}" for role, name in shown.items() if name)
+# What each role is called in a table; only the text may join several columns.
+Columns = dict[str, list[str]]
 
 
 class Row(NamedTuple):
@@ -61,26 +52,22 @@ def documents(source: Source, rows: Iterable[Row]) -> Iterator[Document]:
     """A document of each row; its further columns are kept as what is known of it."""
     rows = iter(rows)
     first = list(itertools.islice(rows, _PEEK))
-    chosen = _chosen(source, first) if first else Columns()
+    chosen = _chosen(source, first) if first else {}
     known: set[str] = set()
     for number, row in enumerate(itertools.chain(first, rows), 1):
-        title = _text(row.values.get(chosen.title))
-        body = _body(row.values, chosen.text)
-        if not body:
-            title, body = "", title
+        values = {role: _joined(row.values, names) for role, names in chosen.items()}
+        title, body = values.get("title", ""), values.get("text", "")
+        title, body = (title, body) if body else ("", title)
         if not body:
             source.skip("row without text", line=row.line)
             continue
-        name = _text(row.values.get(chosen.id)) or str(number)
+        name = values.get("id") or str(number)
         if name in known:
             name = f"{name}~{number}"  # an id that repeats is made one by its row
         known.add(name)
-        rest = {
-            key: value
-            for key, value in row.values.items()
-            if key not in (chosen.title, chosen.url, *chosen.text) and value not in ("", None)
-        }
-        meta = {"url": _text(row.values.get(chosen.url)), "row": number, "columns": rest}
+        used = {name for role in ("title", "url", "text") for name in chosen.get(role, ())}
+        rest = {k: v for k, v in row.values.items() if k not in used and v not in ("", None)}
+        meta = {"url": values.get("url", ""), "row": number, "columns": rest}
         fit = "".join("_" if letter.isspace() else letter for letter in name)
         yield document(source, f"{source.id}#{fit}", title, [Section("", body)], meta)
     if not known:
@@ -91,22 +78,20 @@ def _chosen(source: Source, rows: Sequence[Row]) -> Columns:
     """The columns that were asked for, where the table has them; a guess for all others. A column
     has one role, and what was asked for comes first."""
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    asked: dict[str, Any] = {}
+    chosen: Columns = {}
     missing = ""
-    for role in filter(source.columns.__contains__, ROLES):
-        wanted = source.columns[role]
+    for role, wanted in source.columns.items():
         parts = wanted.split("+") if role == "text" else [wanted]
-        found = tuple(_called(part.strip(), names) for part in parts)
+        found = [_called(part.strip(), names) for part in parts]
         if all(found):
-            asked[role] = found if role == "text" else found[0]
+            chosen[role] = found
         else:
             missing += f"; no column {wanted!r}, which was asked for as {role}"
-    guess = _guessed(names, rows)
-    taken = [name for role, name in asked.items() if role != "text"]
-    text = asked.pop("text", ()) or tuple(n for n in guess.text if n not in taken) or guess.text
-    free = {role: "" if name in text else name for role, name in guess._asdict().items()}
-    chosen = Columns(**{**free, **asked, "text": text})
-    source.bad.note(source.path, f"columns {chosen}{missing}")
+    taken = {name for columns in chosen.values() for name in columns}
+    for role, guess in _guessed([name for name in names if name not in taken], rows).items():
+        chosen.setdefault(role, guess)
+    shown = ", ".join(f"{role}={'+'.join(chosen[role])}" for role in ROLES if chosen.get(role))
+    source.bad.note(source.path, f"columns {shown}{missing}")
     return chosen
 
 
@@ -121,23 +106,22 @@ def _called(name: str, names: Sequence[str]) -> str:
 def _guessed(names: Sequence[str], rows: Sequence[Row]) -> Columns:
     """By the usual names; the text else by the length of the values."""
     plain = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in names[::-1]}
-    found: dict[str, str] = {}
+    found: Columns = {}
     for role, words in _USUAL.items():
         usual = (plain[word] for word in words if word in plain)
-        found[role] = next((name for name in usual if name not in found.values()), "")
-    text, title = found.pop("text"), found["title"]
-    if text:
-        return Columns(**found, text=(text,))
-    left = [name for name in names if name not in found.values()]
+        name = next((name for name in usual if [name] not in found.values()), "")
+        found |= {role: [name]} if name else {}
+    if "text" in found:
+        return found
+    left = [name for name in names if [name] not in found.values()]
     lengths = {n: sum(len(_text(row.values.get(n))) for row in rows) / len(rows) for n in left}
-    longest = max(left, key=lambda name: lengths[name], default=title)
-    if lengths.get(longest, 0) < _PROSE and len(left) > 1:
-        # No prose at all, such as a list of parts: all columns with their names.
-        return Columns(**found, text=tuple(left))
-    return Columns(**{**found, "title": title if title != longest else ""}, text=(longest,))
+    longest = max(left, key=lambda name: lengths[name], default="")
+    # Without prose, such as in a list of parts: all columns with their names.
+    prose = lengths.get(longest, 0) >= _PROSE or len(left) == 1
+    return found | ({"text": [longest] if prose else left} if left else {})
 
 
-def _body(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _joined(values: Mapping[str, Any], columns: Sequence[str]) -> str:
     shown = {name: _text(values.get(name)) for name in columns}
     if len(columns) == 1:
         return shown[columns[0]]
@@ -145,11 +129,9 @@ def _body(values: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as text: sections and lists a line each."""
-    if value is None or isinstance(value, bool):
+    """A value as text: lists a line each."""
+    if value is None or isinstance(value, bool | dict):
         return ""
-    if isinstance(value, dict):
-        value = [value.get(key) for key in ("heading", "title", "text")]
     if isinstance(value, list):
         return "\n".join(filter(None, map(_text, value)))
     return str(value).strip()
