@@ -7,11 +7,13 @@ raise errors of their own: `exit_code` recognises them, in one place for all com
 import contextlib
 import difflib
 import errno
+import functools
 import multiprocessing
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 
 # Names that a sentence lists, characters of a value in it, and of the whole sentence.
@@ -48,6 +50,10 @@ class DataError(UserError):
         self.message, self.file, self.line = message, str(file), line
         place = f"{file}:{line}" if line is not None else f"{file}"
         super().__init__(f"{place}: {message}")
+
+    def __reduce__(self) -> Any:
+        """Out of worker processes."""
+        return functools.partial(DataError, self.message, file=self.file, line=self.line), ()
 
 
 class Interrupted(BaseException):

@@ -43,20 +43,18 @@ class Device:
 
 _GIB = 2.0**30
 
-DEVICES: dict[str, Device] = {
-    device.name: device
-    for device in (
-        Device("V100-32", r"V100", 125e12, 32 * _GIB, "float16"),
-        Device("A100-40", r"A100(?!.*80)", 312e12, 40 * _GIB),
-        Device("A100-80", r"A100.*80", 312e12, 80 * _GIB),
-        Device("H100", r"H100(?!.*PCIe)", 989e12, 80 * _GIB),
-        Device("H200", r"H200", 989e12, 141 * _GIB),
-        Device("TPUv4", r"TPU v4$", 275e12, 32 * _GIB),
-        Device("TPUv5e", r"TPU v5 lite|TPU v5e", 197e12, 16 * _GIB),
-        Device("TPUv5p", r"TPU v5p|TPU v5$", 459e12, 95 * _GIB),
-        Device("TPUv6e", r"TPU v6 lite|TPU v6e", 918e12, 32 * _GIB),
-    )
-}
+_KNOWN = (
+    Device("V100-32", r"V100", 125e12, 32 * _GIB, "float16"),
+    Device("A100-40", r"A100(?!.*80)", 312e12, 40 * _GIB),
+    Device("A100-80", r"A100.*80", 312e12, 80 * _GIB),
+    Device("H100", r"H100(?!.*PCIe)", 989e12, 80 * _GIB),
+    Device("H200", r"H200", 989e12, 141 * _GIB),
+    Device("TPUv4", r"TPU v4$", 275e12, 32 * _GIB),
+    Device("TPUv5e", r"TPU v5 lite|TPU v5e", 197e12, 16 * _GIB),
+    Device("TPUv5p", r"TPU v5p|TPU v5$", 459e12, 95 * _GIB),
+    Device("TPUv6e", r"TPU v6 lite|TPU v6e", 918e12, 32 * _GIB),
+)
+DEVICES = {device.name: device for device in _KNOWN}
 
 
 # What `--precision` says of them, for training and inference alike.
@@ -78,12 +76,10 @@ def precision_on(backend: str, name: str) -> str:
 @functools.cache
 def multiplies_bfloat16(cpus: str = "/proc/cpuinfo") -> bool:
     """Whether this machine's CPU has instructions for products of bfloat16 numbers."""
-    try:
-        with open(cpus, encoding="utf-8", errors="replace") as file:
-            flags = next((line for line in file if line.startswith("flags")), "").split()
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
+    with contextlib.suppress(OSError), open(cpus, encoding="utf-8", errors="replace") as file:
+        flags = next((line for line in file if line.startswith("flags")), "").split()
+        return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
+    return False
 
 
 def find(kind: str) -> Device | None:

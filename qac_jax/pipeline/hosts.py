@@ -33,6 +33,7 @@ _HOMES, _STEPS = f"{artifacts.SCRATCH}/hosts", f"{artifacts.SCRATCH}/steps"
 # Seconds between two looks, between two lines that say what is waited for, and until process 0 must
 # have begun a stage.
 _POLL, _SAY, _PATIENCE = 0.5, 60.0, 1800.0
+_AGAIN = "see what it printed, and start all processes again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +107,7 @@ class Team:
                 self._refuse_failure()
             if time.monotonic() - said > _SAY:
                 said = time.monotonic()
-                progress.say(
-                    f"waiting for {what}; if one is gone, end all processes and start them again: "
-                    "what is complete is kept"
-                )
+                progress.say(f"waiting for {what}; if one is gone, start all processes again")
             time.sleep(_POLL)
 
     def _refuse_failure(self) -> None:
@@ -123,10 +121,7 @@ class Team:
             failures = {n: _failure(self.out, n, self._run) for n in range(1, self.count)}
         for number, why in failures.items():
             if why:
-                raise UserError(
-                    f"process {number} of this run failed ({why}); see what it printed, and start "
-                    "all processes again"
-                )
+                raise UserError(f"process {number} of this run failed ({why}); {_AGAIN}")
 
 
 class Finished(Exception):
@@ -186,10 +181,7 @@ def follow(out: epath.PathLike, key: str, place: Place, work: Callable[[Writer],
                 )
         if not record or left:
             if late:
-                raise UserError(
-                    f"process 0 of this run has not begun {out}; see what it printed, and start "
-                    "all processes again"
-                )
+                raise UserError(f"process 0 of this run has not begun {out}; {_AGAIN}")
             return False
         run = record.get(RUN, 0)
         return record["key"] == key and CLEARING not in record
@@ -204,9 +196,9 @@ def follow(out: epath.PathLike, key: str, place: Place, work: Callable[[Writer],
             work(HostWriter(folder, place.number))
             shared._wait(finished, "process 0")
     except BaseException as error:
-        if run:
-            note = _note(folder, place.number)
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if run:
+                note = _note(folder, place.number)
                 note.parent.mkdir(parents=True, exist_ok=True)
                 note.write_text(json.dumps([run, f"{type(error).__name__}: {error}"]))
         raise
@@ -229,9 +221,8 @@ def placed(place: Place) -> Place:
     if place.launcher == "slurm" and tasks.isdigit() and int(tasks) > 1:
         import jax
 
-        device = os.environ.get("SLURM_LOCALID", "0")
-        jax.config.update("jax_cuda_visible_devices", device)
-        jax.config.update("jax_rocm_visible_devices", device)
+        for name in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
+            jax.config.update(name, os.environ.get("SLURM_LOCALID", "0"))
     return place
 
 

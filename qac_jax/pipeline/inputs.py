@@ -22,7 +22,6 @@ import dataclasses
 import difflib
 import glob
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,6 @@ STAGE, DATA = "stage:", "data:"
 
 # Files of a linked folder whose size and time are noted.
 _LISTED = 10_000
-_SCHEME = re.compile(r"^[a-z][a-z0-9_+.-]*:")
 
 
 def input(help: str, *kinds: str, default: Any = fields.REQUIRED, many: bool = False) -> Any:
@@ -122,17 +120,18 @@ class Inputs(dict[str, Any]):
 
     def path(self, name: str) -> epath.Path:
         """The path of the input, whether it is an artefact or not."""
-        return _path(self[name])
+        (path,) = self.paths(name)
+        return path
 
     def text(self, name: str) -> str:
         """The same as text, "" where the input is not given; several are joined by commas."""
-        value = self.get(name, ())
-        parts = value if isinstance(value, tuple) else (value,)
-        return ",".join(os.fspath(_path(part)) for part in parts)
+        return ",".join(map(os.fspath, self.paths(name)))
 
     def paths(self, name: str) -> list[epath.Path]:
         """The paths of an input that may have several parts."""
-        return [_path(part) for part in self.get(name, ())]
+        value = self.get(name, ())
+        parts = value if isinstance(value, tuple) else (value,)
+        return [part.path if isinstance(part, Artifact) else part for part in parts]
 
     def records(self, name: str) -> Records:
         """The records of an artefact of ours: passages, contexts, pairs."""
@@ -217,13 +216,9 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
         return os.path.join(folders[name], file) if file else os.fspath(folders[name])
     if not part.startswith(DATA):
         return part
-    if not data_dir and not folders:
-        raise UserError(f"{label} = {part!r} lies in a recipe's data folder; give its path here")
     if not data_dir:
-        raise UserError(
-            f"{label} = {part!r} lies in the recipe's data folder; say where it is with "
-            "--data_dir DIR"
-        )
+        where = "say where it is with --data_dir DIR" if folders else "give its path here"
+        raise UserError(f"{label} = {part!r} lies in a recipe's data folder; {where}")
     return os.path.join(data_dir, part.removeprefix(DATA)) if part != DATA else data_dir
 
 
@@ -250,15 +245,10 @@ def opened(stage: Any) -> Inputs:
         parts = split(stage, name)
         kinds, value = field.metadata["kinds"], getattr(stage, name)
         if any(part.startswith(STAGE) for part in parts):
-            raise UserError(
-                f"{stage.VERB}.{name} = {value!r} only has a meaning in a recipe; "
-                f"give the folder of an artefact"
-            )
+            raise UserError(f"{stage.VERB}.{name} = {value!r} is for recipes; give a folder")
         if TOKENIZER not in kinds:
-            several = (
-                tuple(_opened(part, kinds) for part in parts) if field.metadata["many"] else ()
-            )
-            inputs[name] = several or _opened(value, kinds)
+            several = [_opened(part, kinds) for part in parts if field.metadata["many"]]
+            inputs[name] = tuple(several) or _opened(value, kinds)
     return inputs
 
 
@@ -284,10 +274,9 @@ def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path:
     if FILE not in kinds and MODEL not in kinds:
         return artifacts.load(text, wanted)
     record = artifacts.peek(text) if os.path.isdir(text) or "://" in text else None
-    # A folder of ours that is only read as files, such as questions in BEIR's layout.
-    if record is None or (FILE in kinds and record["kind"] not in wanted):
-        return artifacts.place(text)
-    return artifacts.load(text, wanted)
+    # A folder of ours may be read as files, such as questions in BEIR's layout.
+    is_files = record is None or (FILE in kinds and record["kind"] not in wanted)
+    return artifacts.place(text) if is_files else artifacts.load(text, wanted)
 
 
 def identities(inputs: Inputs) -> dict[str, str]:
@@ -320,12 +309,11 @@ def identity(text: str) -> str:
         if is_named(text):
             commit = names.data_commit(text)
             return f"{text.partition('@')[0]}@{commit}" if commit else text
+        scheme, colon, _ = text.partition(":")
         if "://" not in text:
-            scheme = text.partition(":")[0]
-            close = difflib.get_close_matches(
-                scheme, [*DOCUMENTS.names(), "stage", "data", "shipped"], n=1
-            )
-            hint = f"; did you mean {close[0]}:?" if close and _SCHEME.match(text) else ""
+            known = [*DOCUMENTS.names(), "stage", "data", "shipped"]
+            close = difflib.get_close_matches(scheme, known, n=1) if colon else []
+            hint = f"; did you mean {close[0]}:?" if close else ""
             raise UserError(f"{text} does not exist; give an existing file or folder{hint}")
     path = artifacts.place(text)
     if not path.exists():
@@ -336,9 +324,7 @@ def identity(text: str) -> str:
         children = sorted(p for p in path.iterdir() if not p.name.startswith("."))
         return fields.digest([(p.name, _identity_in(os.fspath(p))) for p in children])
     if "://" not in text and not os.path.isfile(text):
-        raise UserError(
-            f"{text} is neither a file nor a folder; give a file that can be read again"
-        )
+        raise UserError(f"{text} is neither a file nor a folder; give what can be read again")
     return hashing.sha256_once(text)
 
 
@@ -375,7 +361,3 @@ def _listing(path: str) -> list[str]:
 def is_named(text: str) -> bool:
     """Whether it is the name of a data set that some format reads."""
     return any(registry.named(text) for registry in (DOCUMENTS, QUERIES, JUDGEMENTS))
-
-
-def _path(value: Artifact | epath.Path) -> epath.Path:
-    return value.path if isinstance(value, Artifact) else value

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from qac_jax.artifacts import Writer
-from qac_jax.errors import DataError, UserError
+from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.records import shard_name
 from qac_jax.pipeline import hosts
@@ -75,12 +75,12 @@ def sharded(
     `ahead` prepares a job, such as by reading its tokens, in a thread during the work on the
     previous one. `work` may advance the bar itself; the rest was then done by an earlier run.
     """
-    left = _left(out, shards)
+    left, total = _left(out, shards), sum(shard.items for shard in shards)
     with (
-        Bar(label, total=_items(shards), unit=unit) as bar,
+        Bar(label, total=total, unit=unit) as bar,
         concurrent.futures.ThreadPoolExecutor(1) as reader,
     ):
-        bar.skip(_items(shards) - _items(left))
+        bar.skip(total - sum(shard.items for shard in left))
         upcoming = [reader.submit(ahead, shard.job) for shard in left[:1]]
         for place, shard in enumerate(left):
             ready = upcoming.pop().result()
@@ -112,14 +112,15 @@ def pooled(
     """
     left = _left(out, shards, is_done)
     known = [shard for shard in shards if shard not in left and shard.name in out.done]
-    total = sum(out.facts(shard.name)["records"] for shard in known) if records else 0
-    with Bar(label, total=_items(shards), unit=unit) as bar:
-        bar.skip(_items(shards) - _items(left))
+    count = sum(out.facts(shard.name).get("records", 0) for shard in known)
+    total = sum(shard.items for shard in shards)
+    with Bar(label, total=total, unit=unit) as bar:
+        bar.skip(total - sum(shard.items for shard in left))
         answers = run(function, [shard.job for shard in left], workers.workers)
         for shard, facts in zip(left, answers, strict=True):
             _keep(out, shard, facts)
-            total += facts.get("records", 0)
-            bar.advance(shard.items, **({records: total} if records else {}))
+            count += facts.get("records", 0)
+            bar.advance(shard.items, **({records: count} if records else {}))
         hosts.team().wait(out, [shard.name for shard in shards])
     return [out.facts(shard.name) for shard in shards]
 
@@ -139,10 +140,6 @@ def _keep(out: Writer, shard: ShardFile, facts: Mapping[str, Any]) -> None:
     out.keep(shard.name, sha256=facts.get("sha256"), facts=kept)
 
 
-def _items(shards: Sequence[ShardFile]) -> int:
-    return sum(shard.items for shard in shards)
-
-
 def run(function: Callable[[Any], Any], jobs: Sequence[Any], workers: int = 0) -> Iterator[Any]:
     """Calls the function for every job, in worker processes (0: one per core), and yields the
     results in the order of the jobs.
@@ -156,22 +153,14 @@ def run(function: Callable[[Any], Any], jobs: Sequence[Any], workers: int = 0) -
     # Spawned, not forked: a fork would deadlock the threads of JAX and the tokenizers.
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
-    pool = concurrent.futures.ProcessPoolExecutor(
-        count, mp_context=context, initializer=_be_a_worker
-    )
-    futures = [pool.submit(_Guarded(function), job) for job in jobs]
+    pool = concurrent.futures.ProcessPoolExecutor(count, context, _be_a_worker)
     try:
-        for future in futures:
-            kind, value = future.result()
-            if kind == "data":
-                raise DataError(**value)
-            if kind == "error":
-                raise UserError(value)
-            yield value
+        for future in [pool.submit(function, job) for job in jobs]:
+            yield future.result()
     except BrokenProcessPool:
         raise UserError(
-            f"a worker process was killed, most likely for lack of memory; use fewer than "
-            f"{count} workers (--workers), or more shards, which are smaller"
+            f"a worker process was killed, most likely for lack of memory; use fewer than {count} "
+            "workers (--workers), or more shards, which are smaller"
         ) from None
     except BaseException:
         for child in set(multiprocessing.active_children()) - before:
@@ -185,18 +174,3 @@ def _be_a_worker() -> None:
     # The parent decides when to stop; one process is one core.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-class _Guarded:
-    """Returns a UserError as text, because not every exception can be pickled."""
-
-    def __init__(self, function: Callable[[Any], Any]):
-        self.function = function
-
-    def __call__(self, job: Any) -> tuple[str, Any]:
-        try:
-            return "result", self.function(job)
-        except DataError as error:
-            return "data", {"message": error.message, "file": error.file, "line": error.line}
-        except UserError as error:
-            return "error", str(error)

@@ -84,7 +84,7 @@ def test_filters_of_a_corpus_that_was_added_and_why_they_find_nothing(tmp_path: 
 
 
 def test_a_flag_is_not_the_value_of_the_one_before() -> None:
-    with pytest.raises(UserError, match="--start needs a value; write --start VALUE"):
+    with pytest.raises(UserError, match="--start needs a value; write --start=VALUE"):
         split_macros(["--start", "--budget", "tiny"], ["START", "BUDGET"])
     with pytest.raises(UserError, match="--gin.BUDGET needs a value; write --gin.BUDGET=VALUE"):
         split_gin(["--gin.BUDGET", "--out", "x"])
