@@ -146,7 +146,7 @@ class Blocks(Finetuned):
     def examples(self, run: Run, tokens: int, **cutting: Any) -> Ref:
         """Wikipedia and BookCorpus in blocks of whole sentences, with room for [CLS] and [SEP]."""
         read = {"tokenizer": self.bert, "seed": self.seed}
-        cutting |= {"cut": "sentences", "max_tokens": tokens - 2}
+        cutting |= {"cut": "sentences", "max_tokens": tokens - 2, "options": "max_mb=100000"}
         blocks = run(Prepare, "blocks", format="folder", documents=self.corpus, **read, **cutting)
         return run(Tokenize, "examples", task="mlm", passages=blocks, **read)
 
