@@ -209,23 +209,16 @@ class Encoder:
         return list(self.runner.batches(lengths, max(self.limits.values())))
 
     def apply(
-        self,
-        ids: np.ndarray,
-        lengths: np.ndarray,
-        side: str = "passage",
-        room: int = 0,
-        window: int = 0,
+        self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage", window: int = 0
     ) -> jax.Array:
         """The vectors of one padded batch.
 
-        room: its layers compute this number of tokens, without the padding (models/packing.py).
-        Texts that do not fit become NaN. 0: they compute the padding too.
         window: behind each text's vector come those of its windows of this many tokens.
         """
         segments = self.module.config.title == SEGMENTS
         program = _program(self.module, self.tokenizer.sep_id if segments else -1)
         placed = self.runner.placed((ids, lengths))
-        return program(self.runner.params, *placed, side, self._skipped[side], room, window)
+        return program(self.runner.params, *placed, side, self._skipped[side], window)
 
     @functools.cached_property
     def _skipped(self) -> dict[str, int]:
@@ -258,28 +251,19 @@ def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
     """Compiled once for all encoders of one architecture: a run loads its encoder repeatedly."""
 
     def vectors(
-        params: Any,
-        ids: jax.Array,
-        lengths: jax.Array,
-        side: str,
-        skip: int,
-        room: int,
-        window: int,
+        params: Any, ids: jax.Array, lengths: jax.Array, side: str, skip: int, window: int
     ) -> jax.Array:
-        types, model = None, module
+        types = None
         if side == "passage" and module.config.title == SEGMENTS:
             # The body follows the first separator.
             ends = ids == separator
             types = (jnp.cumsum(ends, axis=1) > ends).astype(jnp.int32)
-        if room:
-            packed = ((ids.shape[1], room / ids.size),)
-            model = module.clone(runtime=dataclasses.replace(module.runtime, packed=packed))
-        encoded = model.apply(
+        encoded = module.apply(
             {"params": params}, ids, lengths, types, side=side, skip=skip, window=window
         )
         return jnp.asarray(encoded, jnp.float32)
 
-    return jax.jit(vectors, static_argnums=(3, 4, 5, 6))
+    return jax.jit(vectors, static_argnums=(3, 4, 5))
 
 
 def _cosine(folder: Path) -> bool | None:

@@ -187,8 +187,8 @@ def answer(options: argparse.Namespace) -> int:
     else:
         print(plain(search.shown(question, hits)))
     if isinstance(index, convert.LiveSearch):
-        if not hits:
-            index.live.snapshot.check_fields(index.where)
+        for sentence in () if hits else index.live.snapshot.unknown_fields(index.where):
+            progress.say(f"search: {sentence}")
         return 0
     for place in index.texts.missing:
         progress.say(f"search: the texts are not at {place} any more, so only ids are shown")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qac_jax import errors
+from qac_jax.errors import nearest as nearest_name
 from qac_jax.live import filters
 from qac_jax.live.filters import Where
 from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
@@ -135,15 +135,14 @@ class Snapshot:
             self._masks[conditions] = known
         return known
 
-    def check_fields(self, where: Where | None) -> None:
-        """Raises UserError where a filter names a field that no passage has."""
+    def unknown_fields(self, where: Where | None) -> list[str]:
+        """A sentence for each field of a filter that no passage has."""
         known = [field for (field,) in self.store.read("SELECT DISTINCT field FROM fields")]
-        for condition in filters.parsed(where):
-            if condition.field not in known:
-                raise errors.UserError(
-                    f"no passage has the field {condition.field!r}; "
-                    f"{errors.nearest(condition.field, known)}"
-                )
+        return [
+            f"no passage has the field {field!r}; {nearest_name(field, known)}"
+            for field, _, _ in filters.parsed(where)
+            if field not in known
+        ]
 
     def find(
         self,

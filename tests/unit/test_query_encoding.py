@@ -1,13 +1,21 @@
-"""Queries to vectors in few compiled shapes, with little padding."""
+"""Queries to vectors in few compiled shapes, with little padding; encoders without any."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
+import jax
 import numpy as np
 import pytest
 
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.runner import Runner
+from qac_jax.models.backbone import Architecture
+from qac_jax.models.bert import BertConfig, DistilBertConfig, MpnetConfig
+from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.models.modernbert import ModernBertConfig
+from qac_jax.models.t5 import T5EncoderConfig
 from qac_jax.serving.batching import QueryEncoder
 
 
@@ -55,3 +63,45 @@ def test_what_is_compiled_beforehand_is_what_short_queries_take() -> None:
     stub = Stub(1)
     QueryEncoder(cast(Encoder, stub), 32).encode(["18"] * 5, "query")
     assert stub.shapes == [(4, 20), (1, 20)]
+
+
+SMALL = {"vocab_size": 40, "num_layers": 2, "num_heads": 2}
+WIDE = {**SMALL, "hidden_size": 16, "intermediate_size": 24}
+BACKBONES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "bert": (BertConfig, {**WIDE, "max_positions": 16}),
+    "distilbert": (DistilBertConfig, {**WIDE, "max_positions": 16}),
+    "mpnet": (MpnetConfig, {**WIDE, "max_positions": 16}),
+    "modernbert": (ModernBertConfig, {**WIDE, "max_positions": 16, "pad_id": 0}),
+    "t5": (T5EncoderConfig, {**WIDE, "head_size": 8}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(BACKBONES))
+def test_without_padding_vectors_are_the_padded_ones(name: str) -> None:
+    """A short batch whose last rows are empty."""
+    make, sizes = BACKBONES[name]
+    backbone: Architecture = make(**sizes)
+    pooling = "cls" if name in ("bert", "modernbert") else "mean"
+    config = DualEncoderConfig(cast(Any, backbone), pooling=pooling, normalize=True)
+    lengths = np.array([3, 8, 1, 5, 0, 0], np.int32)
+    ids = np.random.default_rng(0).integers(5, 40, (6, 8), np.int32)
+    ids = np.where(np.arange(8) < lengths[:, None], ids, 0)
+    runtime = Runtime(scan=True)
+    module = DualEncoder(config, runtime)
+    rows = DualEncoder(config, dataclasses.replace(runtime, packed=((8, 24 / 48),)))
+    variables = jax.eval_shape(module.init, jax.random.key(0), ids, lengths)
+    rng = np.random.default_rng(1)
+
+    def drawn(path: Any, leaf: Any) -> np.ndarray:
+        # Large matrices, so that attention differs from text to text.
+        spread = 0.6 if leaf.size > 100 else 0.1
+        values = rng.normal("scale" in jax.tree_util.keystr(path), spread, leaf.shape)
+        return values.astype(np.float32)
+
+    variables = jax.tree_util.tree_map_with_path(drawn, variables)
+    expected, found = (
+        np.asarray(jax.jit(each.apply)(variables, ids, lengths))[:4] for each in (module, rows)
+    )
+    assert np.ptp(expected, axis=0).max() > 0.05
+    np.testing.assert_allclose(found, expected, atol=2e-6)
