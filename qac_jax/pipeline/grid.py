@@ -252,7 +252,7 @@ def _write(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
         f"{SUMMARY}.md": grids.markdown(summary, grid.title),
     }
     if grid.heatmap:
-        texts["heatmap.svg"] = grids.heatmap(summary).file()
+        texts["heatmap.svg"] = grids.heatmap(summary)
     for name, text in texts.items():
         part = root / f".{name}.part"
         part.write_text(text)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,6 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, read_run, run_files
 from qac_jax.report import suites
-from qac_jax.report.plots import Plot
 
 
 KIND = "report"
@@ -30,6 +28,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 # Characters of a passage, titles of relevant passages, and passages of a run that are shown.
 _SNIPPET, _MAX_TITLES, _DEPTH = 220, 6, 100
+# Wins and losses of an evaluation, and passages with their generated queries.
+_CASES, _SAMPLES = 5, 6
 _HISTORY = "metrics.jsonl"
 
 
@@ -79,7 +79,7 @@ class Content:
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     stages: Mapping[str, Artifact] = dataclasses.field(default_factory=dict)  # by time
     gin: str = ""
-    heatmap: Plot | None = None  # systems by collections
+    heatmap: str | None = None  # systems by collections
     conclusion: Mapping[str, Any] | None = None  # of `qac step conclude`: verdict, provenance
 
 
@@ -98,28 +98,21 @@ def artifacts_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
 
 @dataclasses.dataclass(frozen=True)
 class Gathering:
-    """A run's artefacts, how much of them is shown, and under which names."""
+    """A run's artefacts, and the names under which evaluations, runs and trainings are shown."""
 
     artefacts: Mapping[str, Artifact]
-    title: str
-    cases: int  # wins and losses of each evaluation
-    samples: int  # passages with their generated queries, of each artefact
-    queries: str  # where the questions' texts are, if the runs do not name them
-    names: Mapping[str, str]  # of evaluations, runs and trainings
+    names: Mapping[str, str]
 
-    def content(self, metrics: Mapping[str, Artifact]) -> Content:
+    def content(self, title: str, metrics: Mapping[str, Artifact]) -> Content:
         """The report; `metrics` are the artefacts of kind "metrics"."""
-        made = self.artefacts
-        systems = {
-            self._called(name): suites.suite(results.read(artifact)[0])
-            for name, artifact in metrics.items()
-            if suites.of_collections(artifact)
-        }
-        by_time = sorted(
-            made.items(), key=lambda pair: (pair[1].record.get("written", ""), pair[0])
-        )
+        made, systems = self.artefacts, {}
+        for name, artifact in metrics.items():
+            if suites.of_collections(artifact):
+                systems[self._called(name)] = suites.suite(results.read(artifact)[0])
+        by_time = sorted(made.items(), key=lambda of: (of[1].record.get("written", ""), of[0]))
+        shaded = len(systems) > 1 and any(suite.ndcg for suite in systems.values())
         return Content(
-            title=self.title,
+            title=title,
             evaluations=[self._evaluation(n, a) for n, a in metrics.items()],
             curves={
                 self._called(n): list(map(json.loads, a.file(_HISTORY).read_text().splitlines()))
@@ -129,18 +122,16 @@ class Gathering:
             samples={n: self._samples(a) for n, a in made.items() if a.kind == "contexts"},
             stages=dict(by_time),
             gin=max((a.info.get("gin") or "" for a in made.values()), key=len, default=""),
-            heatmap=suites.heatmap(systems)
-            if len(systems) > 1 and any(suite.ndcg for suite in systems.values())
-            else None,
+            heatmap=suites.heatmap(systems) if shaded else None,
         )
 
     def _called(self, name: str) -> str:
         return self.names.get(name, name)
 
-    def _existing(self, path: str) -> str:
+    def _existing(self, path: str | None) -> str:
         """A path that a stage read, or where it is after the run was moved; "" if nowhere."""
         here = next((a.path.parent for a in self.artefacts.values()), Path())
-        folders = Path(path).parts[-2:]
+        folders = Path(path or "").parts[-2:]
         moved = [os.path.join(here, *folders[i:]) for i in range(len(folders))]
         return next((p for p in (path, *moved) if p and os.path.exists(p)), "")
 
@@ -148,7 +139,7 @@ class Gathering:
         """Their texts; a question without a text is shown by its id."""
         wanted = {name: name for name in ids}
         read = [a for a in self.artefacts.values() if a.kind in ("run", "vectors")]
-        for source in dict.fromkeys([self.queries, *(a.fields.get("queries") for a in read)]):
+        for source in {a.fields.get("queries"): None for a in read}:
             with contextlib.suppress(UserError):
                 for query in read_queries(self._existing(source) or source) if source else ():
                     if query.id in wanted:
@@ -176,8 +167,8 @@ class Gathering:
     def _samples(self, artifact: Artifact) -> list[dict[str, Any]]:
         """Records at equal distances, each with the text of its passage."""
         records = Records(artifact)
-        step = max(len(records) // max(self.samples, 1), 1)
-        chosen = [records[i] for i in range(step // 2, len(records), step)][: self.samples]
+        step = max(len(records) // _SAMPLES, 1)
+        chosen = [records[i] for i in range(step // 2, len(records), step)][:_SAMPLES]
         named = [(record, *self._passage(record["_id"])) for record in chosen]
         return [{**record, "title": title, "text": text} for record, title, text in named]
 
@@ -206,8 +197,8 @@ class Gathering:
         before, after = other.values(measure), best.values(measure)
         gains = {query: after[query] - before[query] for query in after if query in before}
         order = sorted((q for q in gains if gains[q]), key=lambda q: (-gains[q], q))
-        wins = [q for q in order if gains[q] > 0][: self.cases]
-        losses = [q for q in reversed(order) if gains[q] < 0][: self.cases]
+        wins = [q for q in order if gains[q] > 0][:_CASES]
+        losses = [q for q in reversed(order) if gains[q] < 0][:_CASES]
         questions = self._questions([*wins, *losses])
         runs, relevant = self._runs(artifact), self._relevant(artifact)
 
@@ -216,14 +207,13 @@ class Gathering:
                 self._shown(runs[r.name][query].ids[0]) if query in runs.get(r.name, {}) else ""
                 for r in (other, best)
             )
+            # Several passages are too much to show, and may have one title.
             passages = relevant.get(query, ())
-            # A title may be that of many passages; several passages are too much to show.
-            alone = len(passages) == 1
-            named = dict.fromkeys(
-                self._shown(p) if alone else self._passage(p)[0] for p in passages
-            )
-            shown = tuple(itertools.islice(named, _MAX_TITLES))
-            return Case(questions[query], (before[query], after[query]), shown, first, second)
+            shown = [
+                self._shown(p) if len(passages) == 1 else self._passage(p)[0] for p in passages
+            ]
+            titles = tuple(dict.fromkeys(shown))[:_MAX_TITLES]
+            return Case(questions[query], (before[query], after[query]), titles, first, second)
 
         cases = {"Won": [case(query) for query in wins], "Lost": [case(query) for query in losses]}
         return dataclasses.replace(
@@ -241,7 +231,7 @@ class Gathering:
 
     def _relevant(self, artifact: Artifact) -> dict[str, list[str]]:
         """Query -> its relevant passages, the best grade first."""
-        path = self._existing(artifact.fields.get("qrels") or "")
+        path = self._existing(artifact.fields.get("qrels"))
         return {
             query: [p for p, grade in sorted(grades.items(), key=lambda g: -g[1]) if grade > 0]
             for query, grades in (by_query(read_judgements(path)) if path else {}).items()

@@ -19,7 +19,6 @@ from qac_jax.evaluation import significance
 from qac_jax.evaluation.benchmarks import Suite
 from qac_jax.evaluation.results import Result
 from qac_jax.report import suites, tables
-from qac_jax.report.plots import Plot
 from qac_jax.report.suites import NDCG
 from qac_jax.report.tables import number, probability
 
@@ -60,7 +59,7 @@ def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[
     }
 
 
-def heatmap(summary: Mapping[str, Any]) -> Plot:
+def heatmap(summary: Mapping[str, Any]) -> str:
     """nDCG@10 of systems by collections, which are the rows' labels; means over seeds."""
     systems: dict[str, dict[str, float]] = {}
     for row in summary["rows"]:

@@ -30,8 +30,6 @@ _HUB = {
     "T5": ("transformers", "text-generation"),
     "PointerGenerator": ("qac_jax", "text-generation"),
 }
-# Texts to try a model with on its page.
-_TRIED = ("how do lamps work?", "A lamp burns oil and gives light.", "Granite is a hard stone.")
 # How a title joins its passage: in words, and for Python's format with the separating token.
 TITLES = {
     "space": ("before its text, after it a space", "{{title}} {{text}}"),
@@ -52,23 +50,20 @@ def text(
     place: Path,
     tokenizer: Tokenizer,
     figures: Sequence[Result],
-    differences: Sequence[Any],
+    difference: Any,
 ) -> str:
     """The whole card.
 
     card: what its owner says (the fields of `qac export`). form: a key of _HUB. place: the model's
-    folder. `differences` has, of each library that loaded the folder, its name (`by`), the greatest
-    difference from the model and its largest value.
+    folder. difference: the greatest one between the model and the folder when it is loaded.
     """
-    header, facts = ("what", "value"), _facts(module)
-    trained = {"recipe": card["recipe"], "begun with": card["base_model"], **_training(place)}
+    header, facts, trained = ("what", "value"), _facts(module), _training(place)
     trained = {name: value for name, value in trained.items() if value}
     measures = list(dict.fromkeys(m for result in figures for m in result.mean))
     measured = [
         [result.name, *(number(result.mean.get(m)) for m in measures), result.queries]
         for result in figures
     ]
-    checked = [(d.by, f"{d.greatest:.2g}", f"{d.largest:.3g}") for d in differences]
     title = getattr(module.config, "title", "")
     role = next((role for role in ("sep", "eos") if tokenizer.has(role)), "")
     separator = tokenizer.special_tokens[role] if role else ""
@@ -82,19 +77,13 @@ def text(
         joined=TITLES.get(title, ("", ""))[1].format(separator=separator),
         training=tables.markdown(header, list(trained.items())) if trained else "",
         figures=tables.markdown(["", *measures, "queries"], measured) if figures else "",
-        checked=tables.markdown(("loaded by", "greatest difference", "largest value"), checked),
+        difference=difference,
     )
 
 
 def _front_matter(
     card: Mapping[str, Any], library: str, task: str, figures: Sequence[Result]
 ) -> str:
-    texts = list(card["widget"]) or list(_TRIED)
-    if task == "sentence-similarity":
-        widget = [{"source_sentence": texts[0], "sentences": texts[1:]}]
-    else:
-        given = texts if card["widget"] else texts[1:2] if task == "text-generation" else texts[:2]
-        widget = [{"text": text} for text in given]
     evaluated = [
         EvalResult(
             task_type="information-retrieval",
@@ -115,7 +104,6 @@ def _front_matter(
         language=card["language"] or None,
         base_model=card["base_model"] or None,
         datasets=list(card["datasets"]) or None,
-        widget=widget,
         model_name=card["name"],
         eval_results=evaluated or None,
     ).to_yaml()

@@ -1,9 +1,5 @@
-"""Plots by matplotlib as SVG: lines, bars, grouped columns and heat maps.
+"""Plots by matplotlib as SVG: lines, bars, grouped columns and heat maps."""
 
-A plot of a page takes the page's colours, in the dark too; a file of its own is on white.
-"""
-
-import dataclasses
 import io
 import re
 import warnings
@@ -26,14 +22,11 @@ from qac_jax.report import tables
 _WIDTH, _HEIGHT, _LEGEND_LINE, _BAR = 420, 250, 20, 22  # in pixels
 _CHARACTER = 6.6  # width of a character of 12 pixels, on average
 _MAX_POINTS, _MAX_NAME = 400, 18
-_INK, _SOFT, _EDGE, _STRONG, _LIGHT = "#1d2329", "#5b6672", "#d8dee4", "#084594", "#fffffe"
+_INK, _SOFT, _EDGE, _STRONG, _LIGHT = "#1d2329", "#5b6672", "#d8dee4", "#084594", "#ffffff"
 _SERIES = (
     *("#1f6fb4", "#d9622b", "#2f8f5b", "#8d4fb0"),
     *("#b8860b", "#c03a5b", "#3b8f97", "#6b6f76"),
 )
-# Colours that a page replaces by its own (assets/report/page.css).
-_VARIABLES = {_INK: "--ink", _SOFT: "--soft", _EDGE: "--edge", _STRONG: "--cell", _LIGHT: "--light"}
-_VARIABLES |= {colour: f"--c{number}" for number, colour in enumerate(_SERIES)}
 _STYLE: Any = {
     "axes.autolimit_mode": "round_numbers",
     "axes.axisbelow": True,
@@ -64,29 +57,11 @@ class Series(NamedTuple):
     y: Sequence[float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Plot:
-    """A finished plot as SVG."""
-
-    drawn: str
-
-    def file(self) -> str:
-        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', self.drawn)
-        assert size is not None
-        ground = f'<rect width="{size[1]}" height="{size[2]}" fill="#ffffff"/>'
-        return re.sub(r"(<svg[^>]*>)", rf"\1{ground}", self.drawn, count=1) + "\n"
-
-    def inline(self) -> str:
-        """For a page that defines the colours."""
-        colours = re.compile("|".join(_VARIABLES))
-        return colours.sub(lambda found: f"var({_VARIABLES[found[0]]})", self.drawn)
-
-
 def _axes(width: float = _WIDTH, height: float = _HEIGHT) -> Axes:
     return Figure((width / 72, height / 72), layout="constrained").add_subplot()
 
 
-def _plot(axes: Axes, label: str, *, legend: bool = False) -> Plot:
+def _plot(axes: Axes, label: str, *, legend: bool = False) -> str:
     figure = axes.figure
     assert isinstance(figure, Figure)
     names = axes.get_legend_handles_labels()[1] if legend else []
@@ -101,12 +76,10 @@ def _plot(axes: Axes, label: str, *, legend: bool = False) -> Plot:
     written, empty = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font does not have
-        figure.savefig(written, format="svg", transparent=True, metadata=empty)
+        figure.savefig(written, format="svg", metadata=empty)
     drawn = written.getvalue()
-    drawn = re.sub(r'="([\d.]+)pt"', r'="\1"', drawn[drawn.index("<svg") :].strip())
-    used = set(re.findall(r"#([\w-]+)", drawn))
-    drawn = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", drawn)
-    return Plot(drawn.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
+    drawn = re.sub(r'="([\d.]+)pt"', r'="\1"', drawn[drawn.index("<svg") :])
+    return drawn.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
 @mpl.rc_context(_STYLE)
@@ -119,7 +92,7 @@ def lines(
     log_y: bool = False,
     dots: bool = False,
     reference: float | None = None,
-) -> Plot | None:
+) -> str | None:
     """Several lines over one another; `reference` is a dashed line at this height."""
     finite = []
     for name, across, up in series:
@@ -149,7 +122,7 @@ def lines(
 
 
 @mpl.rc_context(_STYLE)
-def bars(rows: Sequence[tuple[str, float, str]], label: str) -> Plot | None:
+def bars(rows: Sequence[tuple[str, float, str]], label: str) -> str | None:
     """Horizontal bars: (name, value, the value as it is written)."""
     if not rows:
         return None
@@ -166,7 +139,7 @@ def bars(rows: Sequence[tuple[str, float, str]], label: str) -> Plot | None:
 
 
 @mpl.rc_context(_STYLE)
-def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: str) -> Plot | None:
+def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: str) -> str | None:
     """Columns side by side: group -> category -> value; a colour a group."""
     if not groups:
         return None
@@ -181,7 +154,7 @@ def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: st
 
 
 @mpl.rc_context(_STYLE)
-def heatmap(columns: Sequence[str], rows: Mapping[str, Sequence[float | None]], label: str) -> Plot:
+def heatmap(columns: Sequence[str], rows: Mapping[str, Sequence[float | None]], label: str) -> str:
     """Values as percentages, shaded from the lowest to the highest of their column."""
     left = 24 + _CHARACTER * max(map(len, rows))
     top = 24 + 0.75 * _CHARACTER * max(map(len, columns))
@@ -206,7 +179,7 @@ def heatmap(columns: Sequence[str], rows: Mapping[str, Sequence[float | None]], 
     return _plot(axes, label)
 
 
-def similarity(similarities: Mapping[str, Similarity]) -> Plot | None:
+def similarity(similarities: Mapping[str, Similarity]) -> str | None:
     """PAIR's Figure 4: s(p⁺, p⁻) over the negatives' ranks, one line an encoder.
 
     Encoders' scores have scales of their own, so each is drawn relative to its s(p⁺, q), which is

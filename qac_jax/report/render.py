@@ -13,7 +13,6 @@ import qac_jax
 from qac_jax.progress import human, human_seconds
 from qac_jax.report import plots, tables, verdict
 from qac_jax.report.gathering import ALPHA, LETTERS, Content, Evaluation
-from qac_jax.report.plots import Plot
 from qac_jax.report.tables import ABSENT, number
 
 
@@ -93,8 +92,8 @@ def _rich(cell: str) -> Markup:
     return Markup(re.sub(r" \^(\w+)$", r"<sup>\1</sup>", text))
 
 
-def _inline(drawn: Sequence[Plot | None]) -> list[Markup]:
-    return [Markup(plot.inline()) for plot in drawn if plot is not None]
+def _inline(drawn: Sequence[str | None]) -> list[Markup]:
+    return [Markup(plot) for plot in drawn if plot is not None]
 
 
 def _curves(rows: Sequence[Mapping[str, float]]) -> list[Markup]:

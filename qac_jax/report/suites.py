@@ -26,11 +26,8 @@ def gathered(source: str) -> list[Result]:
     for folder in filter(None, map(str.strip, source.split(","))):
         name = os.path.basename(os.path.abspath(folder))
         for result in _named(artifacts.load(folder, "metrics"), name):
-            if result.name in gathered:
-                raise UserError(
-                    f"{folder} is the second with figures of {result.name}; give each set once"
-                )
-            gathered[result.name] = result
+            if gathered.setdefault(result.name, result) is not result:
+                raise UserError(f"{folder} has figures of {result.name} again; give each set once")
     return list(gathered.values())
 
 
@@ -85,20 +82,16 @@ def _named(artifact: Artifact, name: str) -> Iterator[Result]:
         if facts.get("protocol") == "answers":
             if name not in QUESTIONS:
                 raise UserError(
-                    f"the folder {name!r} has figures of questions, but is not named after a "
-                    f"question set of the papers ({nearest(name, QUESTIONS)}); name it after its "
-                    "set"
+                    f"the folder {name!r} has figures of questions; name it after its set "
+                    f"({nearest(name, QUESTIONS)})"
                 )
             name = _QUESTIONS + name
         elif NDCG not in result.mean and not name.startswith(_QUESTIONS):
-            raise UserError(
-                f"{artifact.path} has no {NDCG} of {name}, which the table shows; evaluate "
-                "it with that measure"
-            )
+            raise UserError(f"{artifact.path} has no {NDCG} of {name}; evaluate it with that")
         yield dataclasses.replace(result, name=name, per_query={})
 
 
-def heatmap(systems: Mapping[str, Suite]) -> plots.Plot:
+def heatmap(systems: Mapping[str, Suite]) -> str:
     """Which pseudo-queries suit which collections: AugTriever's heat map (appendix A.2).
 
     A row is a system, a column MS MARCO, a group of collections (`benchmarks.GROUPS`, as the paper

@@ -107,16 +107,13 @@ def suites(systems: Mapping[str, Suite]) -> str:
     summaries = {name: system.summary() for name, system in systems.items()}
     lines = [grid(header, [*_lines(columns), [""] * len(header), *_lines(summaries)])]
     for name, system in systems.items():
-        start = f"{name}: " if name else ""
-        if absent := system.missing():
-            lines.append(
-                f"{start}{len(absent)} of the 14 BEIR sets are missing: {', '.join(absent)}"
-            )
-        absent = [printed for key, printed in QUESTIONS.items() if key not in system.hits]
-        if system.hits and absent:
-            lines.append(
-                f"{start}{len(absent)} of the 6 question sets are missing: {', '.join(absent)}"
-            )
+        asked = [printed for key, printed in QUESTIONS.items() if key not in system.hits]
+        missing = {"14 BEIR": system.missing(), "6 question": asked if system.hits else []}
+        lines += [
+            f"{name and f'{name}: '}{len(absent)} of the {of} sets are missing: {', '.join(absent)}"
+            for of, absent in missing.items()
+            if absent
+        ]
     return "\n".join(lines)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qac_jax.evaluation.results import Result
-from qac_jax.evaluation.significance import Comparison, ModelChoice
+from qac_jax.evaluation.significance import Comparison
+from qac_jax.queries.splitting import PARTS
 from qac_jax.report.gathering import ALPHA
 
 
@@ -22,60 +23,67 @@ class Systems:
     """The runs of a recipe; the start is the first of `alone` and of `fused`."""
 
     bm25: str
-    alone: tuple[str, ...]
-    fused: tuple[str, ...] = ()
+    alone: Sequence[str]
+    fused: Sequence[str] = ()
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # to show
+    weight: float = 0.0  # of BM25 beside the chosen model
+    windows: float = 0.0  # share of a passage's best window beside BM25
 
-    def used(self, place: int, weight: float) -> str:
+    def used(self, place: int) -> str:
         """The run of the model at this place; with BM25's, unless its weight is 0; or BM25's."""
-        if not weight or not self.fused:
+        if not self.weight or not self.fused:
             return self.alone[place]
-        return self.fused[place] if weight < 1 else self.bm25
+        return self.fused[place] if self.weight < 1 else self.bm25
+
+    def called(self, name: str) -> str:
+        return self.names.get(name, name)
 
 
-@dataclasses.dataclass(frozen=True)
-class Provenance:
-    part: str
-    count: int
-    source: str
-    generated: bool
-    made_by: Sequence[Mapping[str, Any]] = ()
-    removed: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-    @property
-    def makers(self) -> str:
-        parts = self.source.split(" and ")
-        named = [f"people ({part})" for part in parts if ".tsv" in part]
-        named += [part for part in parts if part.startswith("query log")]
-        makers = (made.get("name", "?") for made in self.made_by)
-        return ", ".join([*named, *(_EXTRACTED.get(name, name) for name in makers)])
-
-    @property
-    def filters(self) -> str:
-        """Reasons for which questions were left out, with counts."""
-        counts = Counter(self.removed)
-        for made in self.made_by:
-            counts.update(made.get("filtered") or {})
-        return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items() if count)
+def provenance(info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each part of the questions of `qac step collect`, whose facts these are: where it comes from
+    and what was left out."""
+    found = {}
+    for part in (part for part in reversed(PARTS) if part in info):
+        source, removed = info[part]["from"], info[part].get("removed", {})
+        known = info.get("made_by", {})
+        made = known.get(part, ())
+        sources = source.split(" and ")
+        makers = [f"people ({one})" for one in sources if ".tsv" in one]
+        makers += [one for one in sources if one.startswith("query log")]
+        makers += [_EXTRACTED.get(by.get("name", "?"), by.get("name", "?")) for by in made]
+        filtered = Counter(removed)
+        for by in made:
+            filtered.update(by.get("filtered") or {})
+        found[part] = {
+            "part": part,
+            "count": info[part]["queries"],
+            "source": source,
+            "generated": part in known and ".tsv" not in source,
+            "made_by": made,
+            "removed": removed,
+            "makers": ", ".join(makers),
+            "filters": ", ".join(f"{why}: {count:,}" for why, count in filtered.items() if count),
+        }
+    return found
 
 
 def verdict(
     results: Sequence[Result],
     comparisons: Sequence[Comparison],
-    choice: ModelChoice,
+    choice: Mapping[str, Any],
     systems: Systems,
-    weight: float,
-    windows: float,
-    questions: Provenance,
-    names: Mapping[str, str],
+    questions: Mapping[str, Any],
 ) -> list[str]:
-    """Sentences: what to use and what it answers, how sure that is, and what it does not say."""
-    use = systems.used(choice.place, weight)
+    """Sentences: what to use and what it answers, how sure that is, and what it does not say.
+
+    choice: a ModelChoice as JSON. questions: the provenance of the test questions.
+    """
+    use, called, weight = systems.used(choice["place"]), systems.called, systems.weight
     others = [name for name in (systems.alone[0], systems.bm25) if name != use]
-    called = {result.name: names.get(result.name, result.name) for result in results}
     first = {r.name: f"{100 * r.mean[FIRST]:.0f}" for r in results if FIRST in r.mean}
-    sentence = f"{called[use]} finds the answer first for {first[use]} of 100 questions"
-    beside = "; ".join(f"{called[n]} alone for {first[n]}" for n in others if n in first)
-    sentence = f"{sentence}; {beside}. Use {called[use]}." if beside else f"{sentence}. Use it."
+    sentence = f"{called(use)} finds the answer first for {first[use]} of 100 questions"
+    beside = "; ".join(f"{called(n)} alone for {first[n]}" for n in others if n in first)
+    sentence = f"{sentence}; {beside}. Use {called(use)}." if beside else f"{sentence}. Use it."
     sentences = [sentence[:1].upper() + sentence[1:]]
     for other in others:
         for c in comparisons:
@@ -83,11 +91,11 @@ def verdict(
                 difference = c.difference if c.second == use else -c.difference
                 said = "is significant" if c.randomization_holm < ALPHA else "may be noise"
                 sentences.append(
-                    f"Against {called[other]}: {difference:+.3f} {c.measure}, which {said} "
+                    f"Against {called(other)}: {difference:+.3f} {c.measure}, which {said} "
                     f"(p = {c.randomization_holm:.2g})."
                 )
                 break
-    sentences.append(_trained(choice, [names.get(name, name) for name in systems.alone]))
+    sentences.append(_trained(choice, [called(name) for name in systems.alone]))
     if systems.fused:
         alone = {0.0: "BM25 did not help", 1.0: "BM25 alone was best"}.get(weight)
         sentences.append(
@@ -95,54 +103,53 @@ def verdict(
             if alone
             else f"BM25 has the weight {weight:g} of 1 beside it, chosen by the same questions."
         )
-    if windows and weight < 1 and systems.fused:
+    if systems.windows and weight < 1 and systems.fused:
         sentences.append(
-            f"Beside BM25 a passage's best window of words counts for {windows:g} of 1 and the "
-            "whole passage for the rest; alone, only the whole passage counts."
+            f"Beside BM25 a passage's best window of words counts for {systems.windows:g} of 1 and "
+            "the whole passage for the rest; alone, only the whole passage counts."
         )
-    if questions.generated:
+    if questions["generated"]:
         sentences.append(
-            f"Caution: the {questions.count:,} test questions were generated by {questions.makers} "
-            "about passages kept aside. They compare systems; how often questions of people are "
-            "answered they do not say. Add queries.jsonl and qrels/test.tsv to measure that."
+            f"Caution: the {questions['count']:,} test questions were generated by "
+            f"{questions['makers']} about passages kept aside. They compare systems; how often "
+            "questions of people are answered they do not say. Add queries.jsonl and "
+            "qrels/test.tsv to measure that."
         )
-    if questions.count < _FEW:
+    if questions["count"] < _FEW:
         sentences.append(
-            f"With {questions.count:,} test questions only large differences are more than noise."
+            f"With {questions['count']:,} test questions only large differences are more than "
+            "noise."
         )
     return sentences
 
 
-def _trained(choice: ModelChoice, models: Sequence[str]) -> str:
-    start, *trained = choice.candidates
-    if not trained:
+def _trained(choice: Mapping[str, Any], models: Sequence[str]) -> str:
+    means = [candidate["mean"] for candidate in choice["candidates"]]
+    if len(means) == 1:
         return "Nothing was trained."
-    asked = f"the {choice.questions:,} validation questions"
-    if choice.changed:
-        chosen = choice.candidates[choice.place]
+    asked, measure = f"the {choice['questions']:,} validation questions", choice["measure"]
+    if place := choice["place"]:
         return (
-            f"On {asked} {models[choice.place]} has {choice.measure} {chosen.mean:.3f} and "
-            f"{models[0]} {start.mean:.3f} (p = {chosen.p:.2g}), so it was chosen."
+            f"On {asked} {models[place]} has {measure} {means[place]:.3f} and {models[0]} "
+            f"{means[0]:.3f} (p = {choice['candidates'][place]['p']:.2g}), so it was chosen."
         )
-    best = max(range(1, len(models)), key=lambda place: choice.candidates[place].mean)
+    best = max(range(1, len(models)), key=lambda place: means[place])
     return (
-        f"Training did not help on {asked} by more than noise ({models[best]}: {choice.measure} "
-        f"{choice.candidates[best].mean:.3f}, {models[0]}: {start.mean:.3f}), so {models[0]} is "
-        "kept."
+        f"Training did not help on {asked} by more than noise ({models[best]}: {measure} "
+        f"{means[best]:.3f}, {models[0]}: {means[0]:.3f}), so {models[0]} is kept."
     )
 
 
-def opening(questions: Mapping[str, Provenance]) -> str:
+def opening(test: Mapping[str, Any]) -> str:
     """The first line of a report: where the test questions come from, and what follows."""
-    test = questions["test"]
-    if test.generated:
+    if test["generated"]:
         return (
-            f"The {test.count:,} test questions were generated by {test.makers} about passages "
-            "that were kept aside before anything was trained; no system filtered them. The "
-            "figures compare the systems with one another."
+            f"The {test['count']:,} test questions were generated by {test['makers']} about "
+            "passages that were kept aside before anything was trained; no system filtered them. "
+            "The figures compare the systems with one another."
         )
     return (
-        f"The {test.count:,} test questions were asked and judged by people ({test.source}); "
+        f"The {test['count']:,} test questions were asked and judged by people ({test['source']}); "
         "nothing was trained on them or chosen by them. The figures are estimates for such "
         "questions."
     )

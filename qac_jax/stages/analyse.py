@@ -69,7 +69,7 @@ class Relate(Stage):
         shares = relatedness.rank_groups(pairs, ranks)
         label = "rank of the passage in BM25's results for its context"
         drawn = plots.columns(shares, label, "share of pairs")
-        out.write_text(RANKS_PLOT, drawn.file() if drawn else "")
+        out.write_text(RANKS_PLOT, drawn or "")
         facts = {"comparisons": [dataclasses.asdict(c) for c in compared], "places": shares}
         results.store(out, sorts, facts)
         if self.sheet:
@@ -165,7 +165,7 @@ class Similarities(Stage):
         with out.open(FIGURES) as json_file:
             json.dump({name: dataclasses.asdict(s) for name, s in similarities.items()}, json_file)
         drawn = plots.similarity(similarities)
-        out.write_text(FIGURE_4, drawn.file() if drawn else "")
+        out.write_text(FIGURE_4, drawn or "")
         out.write_text(TABLE, tables.similarities(similarities) + "\n")
         out.count = len(similarities)
 

@@ -1,28 +1,21 @@
 """Steps that choose a model: the mean with its start, the choice, and the verdict in words."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation import benchmarks, results, significance
 from qac_jax.evaluation.benchmarks import Judging
-from qac_jax.evaluation.significance import Candidate, Comparison, ModelChoice
+from qac_jax.evaluation.significance import Comparison
 from qac_jax.formats import runs
 from qac_jax.hub import names
 from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input, option
-from qac_jax.queries.splitting import PARTS
-
-
-if TYPE_CHECKING:
-    from qac_jax.report.verdict import Provenance
 
 
 CHOICE, CHOSEN, INDEX = "choice.json", "model", "index"
@@ -55,14 +48,9 @@ class Choose(Stage):
 
     def check(self) -> None:
         super().check()
-        models, runs = 1 + len(self.models.split(",")), len(self.runs.split(","))
-        if models != runs:
-            raise UserError(
-                f"{models} models with the start and {runs} runs; give one run for each, the "
-                "start's first"
-            )
-        if self.indexes and len(self.indexes.split(",")) != models:
-            raise UserError(f"--indexes are one for each of the {models} models; give all of them")
+        counts = [len(value.split(",")) for value in (self.runs, self.indexes) if value]
+        if {*counts} != {1 + len(self.models.split(","))}:
+            raise UserError("--runs and --indexes are one for each model, the start's first")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import index
@@ -71,10 +59,12 @@ class Choose(Stage):
         judge = benchmarks.by_judgements(inputs.text("qrels"), rules)
         paths = runs.run_files(inputs.text("runs"))
         results = [judge(name, runs.read_run(path)) for name, path in paths.items()]
-        level, permutations = self.level, self.permutations
-        found = significance.choose(
-            results, rules.measures[0], level=level, permutations=permutations, seed=self.seed
-        )
+        tested: dict[str, Any] = {
+            "level": self.level,
+            "permutations": self.permutations,
+            "seed": self.seed,
+        }
+        found = significance.choose(results, rules.measures[0], **tested)
         models = [inputs.path("start"), *inputs.paths("models")]
         model = names.folder(models[found.place])
         if self.indexes:
@@ -84,14 +74,8 @@ class Choose(Stage):
         out.write_json(CHOICE, dataclasses.asdict(found))
         out.info["choice"] = dataclasses.asdict(found)
         out.count = len(results)
-        progress.say(f"choose: {found.chosen}; {_shown(found.candidates)}")
-
-    def summary(self, artifact: Artifact) -> str:
-        return f"chosen: {artifact.info['choice']['chosen']}"
-
-
-def _shown(candidates: Any) -> str:
-    return ", ".join(f"{c.name} {c.mean:.3f} (p = {c.p:.2g})" for c in candidates)
+        means = ", ".join(f"{c.name} {c.mean:.3f} (p = {c.p:.2g})" for c in found.candidates)
+        progress.say(f"choose: {found.chosen}; {means}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,38 +169,29 @@ class Conclude(Stage):
         from qac_jax.report import verdict
 
         rows, facts = results.read(inputs.artifact("metrics"))
-        chosen = inputs.artifact("choice").info["choice"]
-        choice = ModelChoice(
-            **{**chosen, "candidates": tuple(Candidate(**c) for c in chosen["candidates"])}
-        )
-        systems = verdict.Systems(self.bm25, tuple(self.alone), tuple(self.fused))
-        validated = {r.name: r.mean for r in results.read(inputs.artifact("validation"))[0]}
+        choice = inputs.artifact("choice").info["choice"]
         searched = inputs.artifact("index").info if "index" in inputs else {}
-        weight, windows = float(searched.get("weight", 0.0)), float(searched.get("windows", 0.0))
-        questions = _questions(inputs.artifact("questions"))
+        shares = {name: float(searched.get(name, 0.0)) for name in ("weight", "windows")}
+        systems = verdict.Systems(self.bm25, self.alone, self.fused, self.names or {}, **shares)
+        questions = verdict.provenance(inputs.artifact("questions").info)
         comparisons = [Comparison(**c) for c in facts["comparisons"]]
-        names = dict(self.names or {})
-        sentences = verdict.verdict(
-            rows, comparisons, choice, systems, weight, windows, questions["test"], names
-        )
-        use = systems.used(choice.place, weight)
+        use, called = systems.used(choice["place"]), systems.called
         summary = {
-            "verdict": sentences,
-            "opening": verdict.opening(questions),
+            "verdict": verdict.verdict(rows, comparisons, choice, systems, questions["test"]),
+            "opening": verdict.opening(questions["test"]),
             "use": {
                 "system": use,
-                "name": names.get(use, use),
-                "weight of BM25": weight,
-                "share of the best window": windows,
-                "trained": choice.changed,
+                "name": called(use),
+                "weight of BM25": systems.weight,
+                "share of the best window": systems.windows,
+                "trained": choice["place"] > 0,
             },
-            "rows": [{"system": r.name, "name": names.get(r.name, r.name), **r.mean} for r in rows],
-            "validation": {names.get(name, name): mean for name, mean in validated.items()},
-            "choice": chosen,
-            "questions": {
-                name: {**dataclasses.asdict(q), "makers": q.makers, "filters": q.filters}
-                for name, q in questions.items()
+            "rows": [{"system": r.name, "name": called(r.name), **r.mean} for r in rows],
+            "validation": {
+                called(r.name): r.mean for r in results.read(inputs.artifact("validation"))[0]
             },
+            "choice": choice,
+            "questions": questions,
             "leaks": json.loads(inputs.artifact("leaks").file("leaks.json").read_text())
             if "leaks" in inputs
             else None,
@@ -228,23 +203,3 @@ class Conclude(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         return "\n".join(json.loads(artifact.file(SUMMARY).read_text())["verdict"])
-
-
-def _questions(artifact: Artifact) -> dict[str, Provenance]:
-    """Each part of the questions and where it comes from."""
-    from qac_jax.report.verdict import Provenance
-
-    makers = artifact.info.get("made_by", {})
-    found = {}
-    for part in reversed(PARTS):
-        if part in artifact.info:
-            info = artifact.info[part]
-            found[part] = Provenance(
-                part,
-                info["queries"],
-                info["from"],
-                generated=part in makers and ".tsv" not in info["from"],
-                made_by=makers.get(part, ()),
-                removed=info.get("removed", {}),
-            )
-    return found

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from qac_jax.hub.backbones import Loaded
 
 
-CARD = "README.md"
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export(Stage):
     """Writes a model for transformers or sentence-transformers, loads it back and compares.
@@ -52,10 +49,8 @@ class Export(Stage):
     license: str = option("", "model card: licence of the weights, such as apache-2.0")
     language: str = option("", "model card: language, such as en")
     data: str = option("", "model card: training data, in a sentence")
-    recipe: str = option("", "model card: how to reproduce it, such as a command")
     base_model: str = option("", "model card: the model it was made from, by its name at the Hub")
     datasets: tuple[str, ...] = option((), "model card: its training data sets at the Hub")
-    widget: tuple[str, ...] = option((), "model card: texts to try: a question, then passages")
     figures: Ref = input("model card: metrics", "metrics", default="")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
@@ -63,7 +58,9 @@ class Export(Stage):
 
         from qac_jax.hub import huggingface
         from qac_jax.inference import loading_back
+        from qac_jax.models.backbone import Backbone
         from qac_jax.models.layers import Runtime
+        from qac_jax.report import model_card
 
         place = Path(inputs.text("model"))
         loaded = huggingface.load(place, Runtime(scan=True))
@@ -89,10 +86,20 @@ class Export(Stage):
             os.replace(path, os.fspath(out.begin(path.name)))
             out.adopt(path.name)
         work.rmdir()
-        card = self._card(module, place, inputs, difference, out)
-        out.write_text(CARD, card)
+        form, described = self._named(module), ("license", "language", "data", "base_model")
+        card = {name: getattr(self, name) for name in (*described, "datasets", "dtype")}
+        text = model_card.text(
+            {**card, "name": self.name or out.path.name},
+            "encoder" if isinstance(module, Backbone) else form,
+            module,
+            place,
+            tokenizer_of(place),
+            results.read(inputs.artifact("figures"))[0] if self.figures else [],
+            difference,
+        )
+        out.write_text("README.md", text)
         out.count = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
-        out.info["form"] = self._named(module)
+        out.info["form"] = form
         out.info["differences"] = {difference.by: difference.greatest}
         out.info["largest_values"] = {difference.by: difference.largest}
 
@@ -131,22 +138,6 @@ class Export(Stage):
             return "dpr"
         return "sentence_transformers" if module.config.tied else "two_towers"
 
-    def _card(self, module: Any, place: Path, inputs: Inputs, difference: Any, out: Writer) -> str:
-        from qac_jax.models.backbone import Backbone
-        from qac_jax.report import model_card
-
-        described = ("license", "language", "data", "recipe", "base_model", "datasets", "widget")
-        return model_card.text(
-            {name: getattr(self, name) for name in (*described, "dtype")}
-            | {"name": self.name or out.path.name},
-            "encoder" if isinstance(module, Backbone) else self._named(module),
-            module,
-            place,
-            tokenizer_of(place),
-            results.read(inputs.artifact("figures"))[0] if self.figures else [],
-            [difference],
-        )
-
 
 def _longest(module: Any, place: Path) -> int:
     """Maximum length of the longer side of a dual encoder (0: its number of positions)."""
@@ -161,26 +152,11 @@ def _longest(module: Any, place: Path) -> int:
 
 
 FILE = "index.faiss"
-_CARD = """\
-# {rows:,} vectors for FAISS
-
-`{file}` is an IndexFlatIP ({width} dimensions, inner product); line n of `{ids}`, counted from 0,
-is the id of row n. Queries have to be encoded by `{encoder}`.
-
-```python
-import faiss
-
-index = faiss.read_index("{file}")
-ids = open("{ids}", encoding="utf-8").read().split("\\n")
-scores, rows = index.search(queries, 10)  # queries: float32 [queries, {width}]
-names = [[ids[row] for row in ranking] for ranking in rows]
-```
-"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportFaiss(Stage):
-    """Writes vectors as an IndexFlatIP of FAISS, and their ids in the same order.
+    """Writes vectors as an IndexFlatIP of FAISS, and their ids, a line each, in the same order.
 
     FAISS's approximate indexes can be trained on and filled from this one.
     """
@@ -209,10 +185,7 @@ class ExportFaiss(Stage):
         approximate.faiss_library().write_index(approximate.flat(vectors), path)
         out.adopt(FILE)
         out.count = corpus.write_ids(out, corpus.Ids(artifact))
-        known = artifact.info["encoder"]
-        facts = {"rows": out.count, "width": vectors.width, "encoder": known["path"]}
-        out.write_text(CARD, _CARD.format(file=FILE, ids=corpus.IDS, **facts))
-        out.info.update(dimension=vectors.width, encoder=known)
+        out.info.update(dimension=vectors.width, encoder=artifact.info["encoder"])
 
     def summary(self, artifact: Artifact) -> str:
         return f'faiss.read_index("{artifact.path / FILE}")'

@@ -1,22 +1,15 @@
 """`qac report`: a recipe's output folder → an HTML page and a Markdown table of results."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from qac_jax import fields
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
-
-
-if TYPE_CHECKING:
-    from qac_jax.report.gathering import Content
 
 
 PAGE, TABLE = "report.html", "report.md"
@@ -35,10 +28,7 @@ class Report(Stage):
     verdict: Ref = input("a verdict (of qac step conclude), shown first", "summary", default="")
     after: Ref = input("stages that must finish first (recipes)", FILE, default="", many=True)
     title: str = option("", "title of the page (default: the folder's name)")
-    queries: Ref = input("query texts, where the runs do not record them", FILE, default="")
     names: Mapping[str, str] | None = option(None, "names to show for metrics and systems")
-    cases: int = option(5, "best and worst queries to show per comparison", at_least=0)
-    samples: int = option(6, "passages to show with their generated queries", at_least=0)
 
     def environment(self) -> dict[str, str]:
         """The identities of the folder's artefacts, which are read without being inputs."""
@@ -50,11 +40,22 @@ class Report(Stage):
         return {"artefacts": fields.digest({name: a.identity for name, a in artifacts.items()})}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report.render import html, markdown
+        from qac_jax.report import gathering, render
 
-        content = self._content(inputs)
-        out.write_text(PAGE, html(content))
-        out.write_text(TABLE, markdown(content))
+        folder = self._folder()
+        artifacts = gathering.artifacts_in(folder)
+        named = {artifact.path.name: artifact for artifact in inputs.get("metrics", ())}
+        metrics = named or {n: a for n, a in artifacts.items() if a.kind == "metrics"}
+        if not artifacts and not metrics:
+            raise UserError(f"{folder} holds no finished artefact; give the --out of a run")
+        gathered = gathering.Gathering({**artifacts, **metrics}, self.names or {})
+        title = self.title or os.path.basename(os.path.abspath(folder))
+        content = gathered.content(title, metrics)
+        if "verdict" in inputs:
+            summary = inputs.artifact("verdict").file("summary.json").read_text()
+            content = dataclasses.replace(content, conclusion=json.loads(summary))
+        out.write_text(PAGE, render.html(content))
+        out.write_text(TABLE, render.markdown(content))
         out.count = len(content.evaluations)
 
     def summary(self, artifact: Artifact) -> str:
@@ -72,25 +73,3 @@ class Report(Stage):
     def _folder(self) -> str:
         first = self.metrics.split(",")[0].strip()
         return self.folder or os.path.dirname(os.path.abspath(first))
-
-    def _content(self, inputs: Inputs) -> Content:
-        from qac_jax.report import gathering
-
-        folder = self._folder()
-        artifacts = gathering.artifacts_in(folder)
-        named = {artifact.path.name: artifact for artifact in inputs.get("metrics", ())}
-        metrics = named or {n: a for n, a in artifacts.items() if a.kind == "metrics"}
-        if not artifacts and not metrics:
-            raise UserError(f"{folder} holds no finished artefact; give the --out of a run")
-        found = gathering.Gathering(
-            {**artifacts, **metrics},
-            self.title or os.path.basename(os.path.abspath(folder)),
-            self.cases,
-            self.samples,
-            self.queries,
-            self.names or {},
-        ).content(metrics)
-        if "verdict" in inputs:
-            summary = inputs.artifact("verdict").file("summary.json").read_text()
-            return dataclasses.replace(found, conclusion=json.loads(summary))
-        return found

@@ -150,7 +150,7 @@ def test_a_table_of_many_sets(files, capsys):
         return capsys.readouterr().err
 
     nq = f"{files}/asked/nq"
-    assert "second with figures of questions/nq" in refused(f"{nq},{nq}")
+    assert "has figures of questions/nq again" in refused(f"{nq},{nq}")
     (files / "asked" / "squad").rename(files / "asked" / "mine")
     assert "'mine' has figures of questions" in refused(f"{files}/asked/mine")
 

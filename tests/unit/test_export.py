@@ -123,14 +123,12 @@ def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
         name="shop-search",
         base_model="owner/small",
         datasets=("owner/manuals",),
-        widget=("where?", "Here.", "There."),
     )
     card = (exported.path / "README.md").read_text()
     for line in ("# shop-search", "| own \\| run | 0.5000 | 0.2500 | 7 |"):
         assert line in card
     data: Any = huggingface_hub.ModelCard(card).data
     assert (data.base_model, data.datasets) == ("owner/small", ["owner/manuals"])
-    assert data.widget == [{"source_sentence": "where?", "sentences": ["Here.", "There."]}]
     figures = [(r.metric_type, r.metric_value, r.dataset_type) for r in data.eval_results]
     assert figures == [("ndcg@10", 0.5, "own-run"), ("mrr@10", 0.25, "own-run")]
     # The code that joins titles and texts does it as the encoder does.

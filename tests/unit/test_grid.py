@@ -174,7 +174,7 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
         grids.heatmap(summary)
     rows = [{"system": "a", "run": run, "mean": {"ndcg@10": 0.2}} for run in ("forum", "tales")]
     drawn = grids.heatmap({"rows": [{"system": "", "run": "BM25", "mean": {}}, *rows]})
-    assert all(text in drawn.file() for text in (">forum<", ">tales<", ">20.0<"))
+    assert all(text in drawn for text in (">forum<", ">tales<", ">20.0<"))
     one = grids.summarize({"a": {0: judged(0.0)}}, grids.Layout({"forum": "forum"}))
     assert one["rows"][0]["deviation"] == {"mrr@10": None} and one["comparisons"] == []
 
