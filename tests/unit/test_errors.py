@@ -133,27 +133,6 @@ def test_a_second_signal_ends_a_process_at_once() -> None:
         assert slow.wait(20) == -number
 
 
-INTERRUPTED = """
-import sys
-
-class Interrupting:
-    def find_spec(self, name, path=None, target=None):
-        if name == "qac_jax.recipes":
-            raise KeyboardInterrupt
-
-sys.meta_path.insert(0, Interrupting())
-sys.argv = ["qac", "--help"]
-from qac_jax.__main__ import main
-sys.exit(main())
-"""
-
-
-def test_an_interrupt_during_an_import_is_a_sentence() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
-    assert done.returncode == 130
-    assert done.stderr == "qac: interrupted before anything was begun\n"
-
-
 def test_a_closed_pipe_is_no_error() -> None:
     words = f"{sys.executable} -m qac_jax --help | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True)

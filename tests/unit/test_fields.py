@@ -104,16 +104,6 @@ def test_parts_are_flat_where_people_give_them():
         fields.check(Whole(sizes=Sizes("x")))  # type: ignore[arg-type]
 
 
-def test_two_settings_of_one_name_are_refused():
-    @dataclasses.dataclass(frozen=True)
-    class Twice:
-        width: int = option(1)
-        sizes: Sizes = fields.part(Sizes)
-
-    with pytest.raises(TypeError, match="two settings named width"):
-        fields.flat(Twice)
-
-
 @dataclasses.dataclass(frozen=True)
 class Bounded(fields.Checked):
     count: int = option(1, at_least=1)

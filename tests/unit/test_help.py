@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from qac_jax import cli, fields
-from qac_jax.cli import ALIASES, BENCHMARKS, STEPS, VERBS
+from qac_jax.cli import ALIASES, VERBS
 
 
 STAGES = {name: verb for name, verb in VERBS.items() if verb.target}
@@ -37,13 +37,3 @@ def test_the_whole_page_lists_every_setting(capsys: pytest.CaptureFixture[str]) 
                 assert f"[{', '.join(listed)}]" in whole, name
             if leaf.field.default == fields.REQUIRED:
                 assert "required: " in whole
-
-
-def test_steps_are_no_verbs(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in BENCHMARKS:
-        assert f"usage: qac bench {name}" in page(capsys, "bench", name, "--help")
-    for name in STEPS:
-        assert cli.main([name, "--out", "x"]) == 2
-        assert f"qac step {name}" in capsys.readouterr().err
-    assert "usage: qac step split" in page(capsys, "step", "split", "--help")
-    assert cli.main(["step", "splitt"]) == 2 and "did you mean 'split'" in capsys.readouterr().err

@@ -163,15 +163,3 @@ def test_launchers() -> None:
     ]:
         assert place(environment=environment) == expected
     assert place("g:2", 3, 0, environment) == Place("explicit", 0, 3, "g:2")
-
-
-def test_incomplete_descriptions() -> None:
-    for flags, environment, message in [
-        (("h", 2, 0), {}, "coordinator='h', processes=2, process=0 do not describe"),
-        (("h:1", 2, 2), {}, "processes=2, process=2 do not describe"),
-        (("h:1", 2, -1), {}, "QAC_PROCESS='' is not a number"),
-        (("", 0, -1), {"SLURM_NTASKS": "x", "SLURM_PROCID": "0"}, "SLURM_NTASKS='x' is not"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            coordinator, count, number = flags
-            place(coordinator, count, number, environment)

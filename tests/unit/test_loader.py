@@ -52,26 +52,6 @@ def test_shapes_and_types_are_those_of_the_spec() -> None:
         assert (row[length:] == 7).all()
 
 
-def test_an_epoch_has_every_example_once() -> None:
-    with Loader(memory(48), batch_size=8, lengths=LENGTHS, epochs=1) as loader:
-        seen = [n for batch in loader for n in numbers(batch)]
-    assert sorted(seen) == list(range(48)) and seen != list(range(48))
-    with Loader(memory(48), batch_size=8, lengths=LENGTHS, epochs=1, shuffle=False) as loader:
-        assert [n for batch in loader for n in numbers(batch)] == list(range(48))
-    epochs = [numbers(b) for b in Loader(memory(48), batch_size=48, lengths=LENGTHS, epochs=3)]
-    other = numbers(next(Loader(memory(48), batch_size=48, lengths=LENGTHS, seed=1)))
-    assert len({tuple(e) for e in [*epochs, other]}) == 4
-
-
-def test_remainders() -> None:
-    kept = Loader(memory(50), batch_size=8, lengths=LENGTHS, epochs=2)
-    assert kept.examples_per_epoch == 48 and len(list(kept)) == kept.steps == 12
-    wrapped = Loader(memory(50), batch_size=8, lengths=LENGTHS, epochs=4, remainder="wrap")
-    seen = [n for batch in wrapped for n in numbers(batch)]
-    assert len(seen) == 200 == wrapped.examples_per_epoch * 4
-    assert all(sorted(seen[i : i + 50]) == list(range(50)) for i in range(0, 200, 50))
-
-
 def test_threads_and_processes_give_the_same_batches() -> None:
     def batches(start: int = 0, **ahead: Any) -> list[bytes]:
         with Loader(memory(40), batch_size=8, lengths=LENGTHS, epochs=2, **ahead) as loader:

@@ -44,20 +44,6 @@ def drawn(kind: str, record: dict[str, Any], count: int = 300, **settings: Any) 
     return [recipe.example(record, rng.seek(5, 0, i)) for i in range(count)]
 
 
-def test_an_example_is_a_function_of_its_seed_epoch_and_index() -> None:
-    recipe, rng = settle("passage_query", FORM, lengths=LENGTHS), ExampleRng()
-
-    def at(*place: int) -> bytes:
-        example = recipe.example(RECORD, rng.seek(*place))
-        return example["passage"].tobytes() + example["context"].tobytes()
-
-    first = at(1, 2, 3)
-    assert at(1, 2, 3) == first
-    for place in ((1, 2, 4), (1, 3, 3), (2, 2, 3)):
-        assert any(at(place[0], place[1], place[2] + k) != first for k in range(5))
-    assert ExampleRng(1, 2, 3).random() == rng.seek(1, 2, 3).random()
-
-
 def test_passage_query_draws_every_query_and_crops_at_both_ends() -> None:
     examples = drawn("passage_query", RECORD)
     starts = {int(inside(e["context"])[0]) // 100 for e in examples}
@@ -95,17 +81,6 @@ def test_two_spans_are_always_different_and_all_pairs_occur() -> None:
         for e in drawn("two_spans", record, 500)
     }
     assert found == {(a, b) for a in range(4) for b in range(4) if a != b}
-
-
-def test_mlm_and_seq2seq() -> None:
-    recipe = settle("mlm", FORM, lengths={"tokens": 8})
-    assert len(recipe.example(RECORD, ExampleRng())["tokens"]) == 8
-    t5 = Form((), (1,), (1,), crop="right")
-    recipe = settle("seq2seq", t5, lengths={"inputs": 5, "targets": 9})
-    record = {"inputs": ids(10, 20), "targets": [ids(50, 3)]}
-    example = recipe.example(record, ExampleRng())
-    assert example["inputs"].tolist() == [10, 11, 12, 13, 1]
-    assert example["targets"].tolist() == [50, 51, 52, 1]
 
 
 def test_random_crop_lengths() -> None:
@@ -195,12 +170,6 @@ def test_pair_truncation_pops_from_the_longer(a: int, b: int, room: int) -> None
         else:
             y -= 1
     assert pair_lengths(a, b, room, "pop_longer") == (x, y)
-
-
-def test_pairs_in_one_sequence() -> None:
-    found, types = FORM.two(ids(10, 5), ids(20, 9), 12)
-    assert found.tolist() == [CLS, 10, 11, 12, 13, 14, SEP, 20, 21, 22, 23, SEP]
-    assert types.tolist() == [0] * 7 + [1] * 5
 
 
 def test_names_are_checked() -> None:
