@@ -126,7 +126,7 @@ class Generate:
         torch, transformers = peer.torch(), peer.package("transformers")
         kind = torch.float32 if generator.module.runtime.dtype == "float32" else torch.bfloat16
         with tempfile.TemporaryDirectory() as folder:
-            huggingface.save(folder, generator.module, {"params": params}, overwrite=True)
+            huggingface.save(folder, generator.module, {"params": params})
             model = transformers.T5ForConditionalGeneration.from_pretrained(folder)
         model = model.eval().to(peer.device(), kind)
         batches = list(generator.batches([len(row) for row in rows]))

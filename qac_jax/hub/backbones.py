@@ -20,8 +20,17 @@ from flax import traverse_util
 from qac_jax import progress
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import shared_encoder, weights
-from qac_jax.models.backbone import PARTS, Architecture, BackboneConfig, Table, model_types, reading
-from qac_jax.models.encoders import CrossEncoder
+from qac_jax.models.backbone import (
+    PARTS,
+    Architecture,
+    BackboneConfig,
+    Table,
+    dense,
+    model_types,
+    reading,
+    under,
+)
+from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 
 
@@ -37,15 +46,14 @@ _HEADS = ("*c_head.*", "*d_head.*", "*d_head_ln_f.*")
 class Options:
     """How a folder is read.
 
-    pooler, mlm_head: whether an encoder has that part (None: if its weights do). prefix: which
-    encoder, where a file holds several. allow_unused, allow_missing: names (shell patterns) of
-    tensors that may go unused, or may be missing: then they start as in a new model, from `seed`.
+    pooler, mlm_head: whether an encoder has that part (None: if its weights do). allow_unused,
+    allow_missing: names (shell patterns) of tensors that may go unused, or may be missing: then
+    they start as in a new model, from `seed`.
     """
 
     runtime: Runtime = Runtime()
     pooler: bool | None = None
     mlm_head: bool | None = None
-    prefix: str | None = None
     allow_unused: tuple[str, ...] = ()
     allow_missing: tuple[str, ...] = ()
     seed: int = 0
@@ -95,7 +103,7 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     raw = weights.read_json(folder / "config.json")
     cls = architecture_of(raw, folder, base)
     tensors = _usual_names(weights.read_folder(folder))
-    encoder = _encoder_prefix(folder, cls, tensors, options.prefix)
+    encoder = _encoder_prefix(folder, cls, tensors)
     model = next((encoder.removesuffix(b) for b in cls.hf_bases if encoder.endswith(b)), encoder)
     wanted = _wanted_parts(cls, options)
     prefixes = {"encoder": encoder, "model": model}
@@ -188,26 +196,20 @@ def _usual_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return renamed
 
 
-def _encoder_prefix(
-    folder: Path, cls: type[Architecture], tensors: Mapping[str, Any], prefix: str | None
-) -> str:
+def _encoder_prefix(folder: Path, cls: type[Architecture], tensors: Mapping[str, Any]) -> str:
     """What the names of the encoder begin with: "", "bert.", "ernie.", "lm.bert." …"""
     if not cls.hf_bases:
         return ""
     words = cls.hf_words
     prefixes = sorted(name.removesuffix(words) for name in tensors if name.endswith(words))
-    if prefix is not None and prefix in prefixes:
-        return prefix
-    if len(prefixes) == 1 and prefix is None:
-        return prefixes[0]
-    if not prefixes:
+    if len(prefixes) != 1:
+        several = ", ".join(map(repr, prefixes))
         raise UserError(
-            f"the weights of {folder} hold no {cls.display_name}: no name ends in {words}"
+            f"the weights of {folder} hold several encoders, with prefixes {several}; keep one"
+            if prefixes
+            else f"the weights of {folder} hold no {cls.display_name}: no name ends in {words}"
         )
-    listed = ", ".join(repr(p) for p in prefixes)
-    if prefix is None:
-        raise UserError(f"{folder} holds several encoders, with prefixes {listed}; pass prefix=")
-    raise UserError(f"prefix={prefix!r} is not in the weights of {folder}, which have {listed}")
+    return prefixes[0]
 
 
 def _drop_copies(
@@ -363,3 +365,26 @@ def save_cross_encoder(folder: Path, module: CrossEncoder, params: Mapping[str, 
     table = config.classifier_table(encoder=config.hf_base)
     weights.write_file(folder / weights.SAFETENSORS, weights.tensors_of(table, params))
     weights.write_json(folder / "config.json", raw)
+
+
+# DPR's encoders, which transformers calls DPRQuestionEncoder and DPRContextEncoder.
+
+
+def is_dpr(raw: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a DPR's encoder."""
+    return raw.get("model_type") == "dpr"
+
+
+def load_dpr(folder: Path, options: Options) -> Loaded:
+    """One side of a DPR: the [CLS] vector, projected where projection_dim says so."""
+    # Old DPR files hold a pooler that the model never used.
+    files = read_encoder(folder, dataclasses.replace(options, pooler=False, mlm_head=False))
+    width = files.raw.get("projection_dim") or None
+    module = DualEncoder(DualEncoderConfig(files.config, projection=width), options.runtime)
+    table = under("encoder/backbone", files.table)
+    if width:
+        table |= dense(
+            "encoder/projection", f"{files.encoder.removesuffix('bert_model.')}encode_proj"
+        )
+    ignored = files.config.hf_ignored
+    return module, fit(folder, module, table, files.tensors, options, ignored)

@@ -31,19 +31,21 @@ def load(
     config is that of the encoder that they belong to; window is how far a causal decoder looks
     back, which no file says.
     """
-    path, tensors = _find(path)
+    files = [path] if path.is_file() else [path / f for f in _FILES if (path / f).is_file()]
     heads: dict[str, backbones.Loaded] = {}
-    for name, (prefix, count) in _layers(tensors).items():
-        module: nn.Module
-        if name == BIDIRECTIONAL:
-            module = BidirectionalHead(config, options.runtime, count)
-        else:
-            module = CausalDecoder(config, options.runtime, count, window)
-        own = {n: t for n, t in tensors.items() if n.startswith((f"{prefix}{name}", name))}
-        heads[name] = (
-            module,
-            backbones.fit(path, module, _table(name, module, prefix), own, options),
-        )
+    for file in files:
+        tensors = weights.read_file(file)
+        for name, (prefix, count) in _layers(tensors).items():
+            module: nn.Module
+            if name == BIDIRECTIONAL:
+                module = BidirectionalHead(config, options.runtime, count)
+            else:
+                module = CausalDecoder(config, options.runtime, count, window)
+            own = {n: t for n, t in tensors.items() if n.startswith((f"{prefix}{name}", name))}
+            table = _table(name, module, prefix)
+            heads[name] = module, backbones.fit(file, module, table, own, options)
+        if heads:
+            break
     return heads
 
 
@@ -85,27 +87,6 @@ def _gpt2_blocks(count: int, prefix: str) -> Table:
             table[f"{i}/{path}/kernel"] = Slot(f"{theirs}.{name}.weight")
             table[f"{i}/{path}/bias"] = Slot(f"{theirs}.{name}.bias")
     return table
-
-
-def there(path: Path) -> bool:
-    """Whether a file, or a folder in one of its usual files, holds any head."""
-    return any(_layers(weights.read_file(file)) for file in _candidates(path))
-
-
-def _candidates(path: Path) -> list[Path]:
-    return [path] if path.is_file() else [path / f for f in _FILES if (path / f).is_file()]
-
-
-def _find(path: Path) -> tuple[Path, weights.Tensors]:
-    files = _candidates(path)
-    for file in files:
-        tensors = weights.read_file(file)
-        if _layers(tensors):
-            return file, tensors
-    looked = ", ".join(file.name for file in files) or "none of the usual files is there"
-    raise UserError(
-        f"{path} holds no pre-training head ({BIDIRECTIONAL}.*, {CAUSAL}.*; looked into: {looked})"
-    )
 
 
 def _layers(tensors: Mapping[str, object]) -> dict[str, tuple[str, int]]:

@@ -8,6 +8,7 @@ What is saved, transformers and sentence-transformers load with the same results
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,6 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError, nearest
 from qac_jax.hub import (
     backbones,
-    dpr,
     head_files,
     names,
     parameters,
@@ -45,7 +45,6 @@ Place = str | os.PathLike[str]
 DEFAULT = Options()
 # The kind of artefact that is a Hugging Face folder as well (`qac export`).
 EXPORTED = "model"
-FORMS = ("sentence_transformers", "dpr")
 DTYPES = ("float32", "float16")
 
 
@@ -64,13 +63,13 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
             return parameters.load(artifact, options.runtime)
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.load(folder, options)
-    if dpr.is_pair(folder):
-        query, passage = (dpr.load_side(folder / side, options) for side in SIDES)
-        return sentence_transformers.pair(query, passage)
+    sides = [folder / side / "config.json" for side in SIDES]
+    if all(file.is_file() and backbones.is_dpr(weights.read_json(file)) for file in sides):
+        return sentence_transformers.pair(*(load(f.parent, options=options) for f in sides))
     raw = weights.read_json(folder / "config.json")
     if backbones.is_cross_encoder(raw):
         return backbones.load_cross_encoder(folder, options)
-    return (dpr.load_side if dpr.is_side(raw) else backbones.load)(folder, options)
+    return (backbones.load_dpr if backbones.is_dpr(raw) else backbones.load)(folder, options)
 
 
 def load_dual_encoder(
@@ -144,18 +143,10 @@ def load_heads(
     *,
     window: int = -1,
 ) -> dict[str, Loaded]:
-    """Pre-training heads "c_head" and "d_head" of a file, or of a folder that holds one."""
-    return head_files.load(_heads_place(place), config, window, _with(runtime, options))
-
-
-def has_heads(place: Place) -> bool:
-    """Whether a folder or file holds any pre-training head."""
-    return head_files.there(_heads_place(place))
-
-
-def _heads_place(place: Place) -> Path:
+    """Pre-training heads "c_head" and "d_head" of a file, or of a folder that may hold some."""
     path = Path(place)
-    return path if path.exists() else names.folder(place)
+    path = path if path.exists() else names.folder(place)
+    return head_files.load(path, config, window, _with(runtime, options))
 
 
 def save_heads(file: Place, heads: Mapping[str, Loaded]) -> None:
@@ -178,50 +169,43 @@ def save(
     tokenizer: Place | None = None,
     max_length: int | None = None,
     heads: Mapping[str, Loaded] | None = None,
-    form: str = "sentence_transformers",
     dtype: str = "float32",
     encoder: str = "",
-    overwrite: bool = False,
 ) -> Path:
     """Writes a model folder that transformers loads, whole or not at all.
 
     tokenizer: a folder whose tokenizer files are copied. max_length: where sentence-transformers
     is to cut texts (DualEncoder). heads: written beside the model. A DualEncoder with two towers
-    becomes a folder with two, `query` and `passage`; so does every one in the form "dpr". dtype
-    "float16" halves the files; whoever loads them computes in float32 all the same. encoder: a
-    pointer-generator's is left out, as it is that of this model that ships.
+    becomes a folder with two, `query` and `passage`. dtype "float16" halves the files; whoever
+    loads them computes in float32 all the same. encoder: a pointer-generator's is left out, as it
+    is that of this model that ships.
     """
-    for name, value, valid in (("form", form, FORMS), ("dtype", dtype, DTYPES)):
-        if value not in valid:
-            raise UserError(f"{name}={value!r} is not known; {nearest(value, valid)}")
-    sources = None if tokenizer is None else _tokenizer_files(names.folder(tokenizer))
-    lowercase = sources is not None and lowercases(sources[0].parent)
+    if dtype not in DTYPES:
+        raise UserError(f"dtype={dtype!r} is not known; {nearest(dtype, DTYPES)}")
+    sources = [] if tokenizer is None else _tokenizer_files(names.folder(tokenizer))
+    lowercase = bool(sources) and lowercases(sources[0].parent)
     params = backbones.loop_params(variables)
     if dtype == "float16":
         params = jax.tree.map(weights.halved, params)
-    with _new_folder(Path(folder), overwrite) as path:
+    with _new_folder(Path(folder)) as path:
+        places = [path]
         if isinstance(module, DualEncoder):
             config = module.config
-            if form == "dpr":
-                dpr.check(config)
-            sides = (".",) if config.tied and form != "dpr" else SIDES
-            for side in sides:
-                place = path / side
+            towers = {"encoder": path} if config.tied else {side: path / side for side in SIDES}
+            for name, place in towers.items():
                 place.mkdir(exist_ok=True)
-                tower = params["encoder" if config.tied else side]
-                if form == "dpr":
-                    dpr.save_side(place, config, tower, side)
-                else:
-                    sentence_transformers.save_tied(place, config, tower, max_length, lowercase)
-                _copy(sources, place)
-            if len(sides) > 1 and form != "dpr":
+                tower = params[name]
+                sentence_transformers.save_tied(place, config, tower, max_length, lowercase)
+            if not config.tied:
                 sentence_transformers.save_router(path, config)
+            places = list(towers.values())
+        elif isinstance(module, CrossEncoder):
+            backbones.save_cross_encoder(path, module, params)
         else:
-            if isinstance(module, CrossEncoder):
-                backbones.save_cross_encoder(path, module, params)
-            else:
-                _save_backbone(path, module, params, encoder)
-            _copy(sources, path)
+            _save_backbone(path, module, params, encoder)
+        for file, place in itertools.product(sources, places):
+            names.refuse_foreign_link(file)
+            shutil.copyfile(file, place / file.name)
         if heads:
             head_files.save(path / head_files.FILE, heads)
     return Path(folder)
@@ -249,36 +233,17 @@ def _tokenizer_files(folder: Path) -> list[Path]:
     return files
 
 
-def _copy(files: list[Path] | None, folder: Path) -> None:
-    for file in files or ():
-        names.refuse_foreign_link(file)
-        shutil.copyfile(file, folder / file.name)
-
-
 @contextlib.contextmanager
-def _new_folder(target: Path, overwrite: bool) -> Iterator[Path]:
+def _new_folder(target: Path) -> Iterator[Path]:
     """A folder beside the target that takes its place when all went well."""
-    exists = target.exists() and not (target.is_dir() and not any(target.iterdir()))
-    if exists and not (overwrite and _is_model(target)):
-        advice = ", or pass overwrite=True" if _is_model(target) else ""
-        raise UserError(f"{target} exists and is not empty; choose another folder{advice}")
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"{target} exists and is not empty; choose another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
         yield part
-        if exists:
-            old = target.with_name(f".{target.name}.{os.getpid()}.old")
-            target.rename(old)
-            part.rename(target)
-            shutil.rmtree(old)
-        else:
-            part.rename(target)
+        part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _is_model(folder: Path) -> bool:
-    """Whether a folder is a model's, so that overwriting it loses nothing else."""
-    return (folder / "config.json").is_file() or sentence_transformers.is_folder(folder)

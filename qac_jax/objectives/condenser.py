@@ -82,7 +82,7 @@ class Condenser(Mlm):
 
     def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
         """The parameters of the head stored in the initial model's folder, if there is one."""
-        if self.start_head == "random" or not huggingface.has_heads(folder):
+        if self.start_head == "random":
             return {}
         heads = huggingface.load_heads(folder, self.model.config, self.model.runtime)
         return {HEAD: heads["c_head"][1]["params"]} if "c_head" in heads else {}

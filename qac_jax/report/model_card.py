@@ -24,7 +24,6 @@ _TEMPLATE = Path(qac_jax.__file__).parent / "assets" / "report" / "model_card.md
 _HUB = {
     "sentence_transformers": ("sentence-transformers", "sentence-similarity"),
     "two_towers": ("sentence-transformers", "sentence-similarity"),
-    "dpr": ("transformers", "feature-extraction"),
     "encoder": ("transformers", "feature-extraction"),
     "CrossEncoder": ("transformers", "text-ranking"),
     "T5": ("transformers", "text-generation"),

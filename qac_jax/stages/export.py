@@ -28,8 +28,8 @@ class Export(Stage):
     """Writes a model for transformers or sentence-transformers, loads it back and compares.
 
     A dual encoder becomes a sentence-transformers folder (with two towers it has one for each,
-    `query` and `passage`, and a router), a DPR pair, or its bare encoder; encoders, T5 and
-    cross-encoders become folders of transformers.
+    `query` and `passage`, and a router), or its bare encoder; encoders, T5 and cross-encoders
+    become folders of transformers.
     """
 
     VERB = "export"
@@ -40,7 +40,7 @@ class Export(Stage):
     form: str = option(
         "auto",
         "form of the folder; auto: sentence_transformers for dual encoders, else huggingface",
-        choices=("auto", "huggingface", "sentence_transformers", "dpr"),
+        choices=("auto", "huggingface", "sentence_transformers"),
     )
     pooling: str = option("", "pooling that a bare encoder is given", choices=("", *POOLINGS))
     dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
@@ -75,7 +75,6 @@ class Export(Stage):
             variables,
             tokenizer=tokenizer_folder(place),
             max_length=longest or None,
-            form="dpr" if self.form == "dpr" else "sentence_transformers",
             dtype=self.dtype,
             encoder=self.encoder,
         )
@@ -110,7 +109,7 @@ class Export(Stage):
         from qac_jax.models.encoders import DualEncoder
 
         module, variables = loaded
-        vectors = self.form in ("sentence_transformers", "dpr") or bool(self.pooling)
+        vectors = self.form == "sentence_transformers" or bool(self.pooling)
         if vectors and isinstance(module, Backbone | DualEncoder):
             return huggingface.as_dual_encoder(loaded, place, self.pooling or None)
         if vectors:
@@ -122,7 +121,7 @@ class Export(Stage):
             if not module.config.tied or module.config.projection is not None:
                 raise UserError(
                     f"{place} is more than one encoder (two towers, or a projection); export it "
-                    "with --form sentence_transformers or dpr"
+                    "with --form sentence_transformers"
                 )
             params = variables["params"]["encoder"]["backbone"]
             return module.config.backbone.build(module.runtime), {"params": params}
@@ -134,8 +133,6 @@ class Export(Stage):
 
         if not isinstance(module, DualEncoder):
             return type(module).__name__
-        if self.form == "dpr":
-            return "dpr"
         return "sentence_transformers" if module.config.tied else "two_towers"
 
 

@@ -1,6 +1,5 @@
 """`qac export`: every form is loaded back, by us and by the library it is for."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -72,18 +71,6 @@ def test_half_precision_halves_the_file(dual: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dpr_pair(tmp_path: Path) -> None:
-    made = save_encoder(tmp_path / "in", pooling="cls", normalize=False, projection=8)
-    exported = export(tmp_path / "out", model=str(made), form="dpr")
-    for side, cls in (("query", "DPRQuestionEncoder"), ("passage", "DPRContextEncoder")):
-        config = json.loads((exported.path / side / "config.json").read_text())
-        assert config["architectures"] == [cls] and config["projection_dim"] == 8
-    module, _ = huggingface.load(exported.path)
-    assert isinstance(module, DualEncoder) and not module.config.tied
-    assert exported.info["differences"] == {"qac_jax": 0.0}
-
-
-@pytest.mark.slow
 def test_two_towers_and_the_bare_encoder(dual: Path, tmp_path: Path) -> None:
     two = save_encoder(tmp_path / "in", tied=False)
     exported = export(tmp_path / "two", model=str(two))
@@ -99,8 +86,6 @@ def test_two_towers_and_the_bare_encoder(dual: Path, tmp_path: Path) -> None:
 
 
 def test_refusals(dual: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="pooling='mean', normalize=True; export it as sentence"):
-        export(tmp_path / "a", model=str(dual), form="dpr")
     other = tmp_path / "other"
     with artifacts.create(other, kind="passages") as writer, writer.open("x") as file:
         file.write("x")
@@ -141,24 +126,18 @@ def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["sentence_transformers", "dpr"])
-def test_the_code_of_the_card_makes_our_vectors(form: str, tmp_path: Path) -> None:
+def test_the_code_of_the_card_makes_our_vectors(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     made = save_encoder(tmp_path / "in", pooling="cls", normalize=False, title="separate")
     place = str(tmp_path / "out")
-    card = (
-        export(Path(place), model=str(made), form=form, name=place).path / "README.md"
-    ).read_text()
+    card = (export(Path(place), model=str(made), name=place).path / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", card, re.S)
     known: dict[str, Any] = {}
     for block in (blocks[0], blocks[2]):
         exec(block, known)
     encoder = Encoder.load(made)
     text = encoder.passage_text({"title": "Lamps", "text": "A lamp burns oil."})
-    vectors = known["vectors"]
-    np.testing.assert_allclose(
-        vectors.detach().numpy() if form == "dpr" else vectors, encoder.encode([text]), atol=1e-4
-    )
+    np.testing.assert_allclose(known["vectors"], encoder.encode([text]), atol=1e-4)
 
 
 def saved(folder: Path, module: Any) -> Path:
@@ -176,14 +155,14 @@ def saved(folder: Path, module: Any) -> Path:
     [
         ("mean", {}),
         ("mean", {"dtype": "float16"}),
-        ("cls", {"form": "dpr"}),
+        ("cls", {}),
         ("two", {}),
         ("prompts", {}),
         ("cross", {}),
         ("t5", {}),
         ("bert", {}),
     ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(value.values()) or "auto",
+    ids=str,
 )
 def test_other_libraries_agree(made: str, settings: dict, tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -210,12 +189,13 @@ def test_other_libraries_agree(made: str, settings: dict, tmp_path: Path) -> Non
     bound = 2e-2 if settings.get("dtype") else 1e-4
     if isinstance(module, DualEncoder):
         encoder = Encoder.load(place)
-        read = _by_dpr if settings.get("form") == "dpr" else _by_sentence_transformers
         for side in ("query", "passage"):
             expected = encoder.encode(LONGER, side)
             if made == "prompts":  # they do not have the scale
                 expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-            np.testing.assert_allclose(read(folder, side, encoder), expected, atol=bound)
+            np.testing.assert_allclose(
+                _by_sentence_transformers(folder, side), expected, atol=bound
+            )
         return
     theirs, ids, lengths, types = _by_transformers(folder, module)
     own = {"cross": (types,), "t5": (ids[:, :8],), "bert": ()}[made]
@@ -230,26 +210,12 @@ def test_other_libraries_agree(made: str, settings: dict, tmp_path: Path) -> Non
 LONGER = [*loading_back.TEXTS, "the oxygen escapes, the hydrogen helps to bind carbon. " * 8]
 
 
-def _by_sentence_transformers(folder: Any, side: str, _: Encoder) -> np.ndarray:
+def _by_sentence_transformers(folder: Any, side: str) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
     theirs: Any = SentenceTransformer(os.fspath(folder), device="cpu")
     encode = theirs.encode_query if side == "query" else theirs.encode_document
     return encode(LONGER, show_progress_bar=False)
-
-
-def _by_dpr(folder: Any, side: str, encoder: Encoder) -> np.ndarray:
-    import torch
-    import transformers
-
-    place, limit = os.fspath(folder / side), encoder.limits[side]
-    name = {"query": "DPRQuestionEncoder", "passage": "DPRContextEncoder"}[side]
-    theirs = getattr(transformers, name).from_pretrained(place, dtype=torch.float32)
-    read = transformers.AutoTokenizer.from_pretrained(place)
-    more: Any = {"padding": True, "truncation": True, "max_length": limit}
-    with torch.no_grad():
-        found = theirs.eval()(**read(LONGER, return_tensors="pt", **more))
-    return found.pooler_output.numpy()
 
 
 def _by_transformers(folder: Any, module: Any) -> tuple[np.ndarray, ...]:

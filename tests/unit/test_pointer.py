@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ def test_stored_with_and_without_the_encoder(
     jax.tree.map(np.testing.assert_array_equal, loaded["params"]["encoder"], params["encoder"])
     # Another encoder than the one it was trained with is refused.
     other = backbones.new_parameters(Bert(CONFIG.encoder), seed=6)
-    huggingface.save(ships, Bert(CONFIG.encoder), {"params": other}, overwrite=True)
+    shutil.rmtree(ships)
+    huggingface.save(ships, Bert(CONFIG.encoder), {"params": other})
     with pytest.raises(UserError, match="trained with another shipped:reader"):
         huggingface.load(folder)
     with pytest.raises(UserError, match="so the encoder was trained; store it too"):
