@@ -154,14 +154,8 @@ def written_by(raw: Mapping[str, Any]) -> str:
 def _described(
     cls: type[Kind], raw: dict[str, Any], folder: Path, parts: Mapping[str, bool]
 ) -> Kind:
-    """The configuration in a config.json, or one sentence about what is wrong in it."""
-    try:
+    with weights.sound(folder / "config.json"):
         return cls.from_hf(raw, **parts)
-    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-        raise UserError(
-            f"{folder / 'config.json'} does not describe a {cls.display_name} "
-            f"({type(error).__name__}: {str(error)[:200]}); copy the folder again"
-        ) from error
 
 
 def _wanted_parts(cls: type[Architecture], options: Options) -> dict[str, bool | None]:

@@ -52,9 +52,9 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     """(module, variables) of a folder, by what its files say.
 
     An encoder (BERT, ERNIE, Contriever …) gives a Backbone, a sequence classifier a CrossEncoder,
-    a T5 a T5, a sentence-transformers or DPR folder a DualEncoder, an artefact of ours what was
-    trained. Heads beside an encoder: `load_heads`. With `Options(mlm_head=True,
-    allow_missing=("cls.*",))` a BERT without that part gets a new one.
+    a T5 a T5, an artefact of ours what was trained, a sentence-transformers or DPR folder a
+    DualEncoder, as do two of them in `query` and `passage`. Heads beside an encoder: `load_heads`.
+    With `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT without that part gets a new one.
     """
     folder, options = names.folder(place), _with(runtime, options)
     if artifacts.peek(folder) is not None:
@@ -63,9 +63,8 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
             return parameters.load(artifact, options.runtime)
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.load(folder, options)
-    sides = [folder / side / "config.json" for side in SIDES]
-    if all(file.is_file() and backbones.is_dpr(weights.read_json(file)) for file in sides):
-        return sentence_transformers.pair(*(load(f.parent, options=options) for f in sides))
+    if all((folder / side).is_dir() for side in SIDES):
+        return load_dual_encoder(folder / "query", folder / "passage", options=options)
     raw = weights.read_json(folder / "config.json")
     if backbones.is_cross_encoder(raw):
         return backbones.load_cross_encoder(folder, options)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qac_jax import progress
-from qac_jax.errors import UserError, shown
+from qac_jax.errors import UserError
 from qac_jax.hub import backbones, weights
 from qac_jax.models.backbone import Table, dense, under
 from qac_jax.models.encoders import SIDES, DualEncoder, DualEncoderConfig
@@ -56,12 +56,9 @@ class Part(NamedTuple):
 
 def listed(folder: Path) -> list[Part]:
     file = folder / MODULES
-    try:
+    with weights.sound(file):
         entries = json.loads(file.read_text("utf-8"))
-        parts = [Part(_kind(entry["type"]), str(entry["path"])) for entry in entries]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise UserError(f"{file} is not a list of modules") from None
-    return [_inside(file, part) for part in parts]
+        return [_inside(file, Part(_kind(entry["type"]), str(entry["path"]))) for entry in entries]
 
 
 def _inside(file: Path, part: Part) -> Part:
@@ -89,20 +86,17 @@ def _route(folder: Path, router: Part, side: str) -> list[Part]:
     file = place / _ROUTERS[router.kind]
     if not file.is_file():  # a Router that was an Asym once
         file = place / _ROUTERS["Asym"]
-    raw = weights.read_json(file)
-    try:
-        kinds = {str(name): _kind(kind) for name, kind in raw["types"].items()}
-        routes = {str(name): [str(n) for n in names] for name, names in raw["structure"].items()}
+    with weights.sound(file):
+        raw = weights.read_json(file)
+        routes = raw["structure"]
         route = next((name for name in ROUTES[side] if name in routes), None)
-        if route is not None:
-            parts = [Part(kinds[n], str(Path(router.place, n))) for n in routes[route]]
-            return [_inside(file, part) for part in parts]
-    except (TypeError, KeyError, AttributeError):
-        raise UserError(f"{file} does not describe the modules of a router") from None
-    raise UserError(
-        f"{file} has the routes {', '.join(routes)}; expected 'query' and one of "
-        + ", ".join(map(repr, ROUTES["passage"]))
-    )
+        if route is None:
+            raise UserError(
+                f"{file} has the routes {', '.join(routes)}; expected 'query' and one of "
+                + ", ".join(map(repr, ROUTES["passage"]))
+            )
+        parts = [Part(_kind(raw["types"][n]), str(Path(router.place, n))) for n in routes[route]]
+        return [_inside(file, part) for part in parts]
 
 
 def tower(folder: Path, parts: Sequence[Part]) -> dict[str, Path]:
@@ -169,19 +163,13 @@ _DENSE = "dense/"  # what the names of the projection's tensors get here
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether this is a sentence-transformers folder, or a pair of them."""
-    return (folder / MODULES).is_file() or is_pair(folder)
-
-
-def is_pair(folder: Path) -> bool:
-    """Whether this holds two towers, each a folder of its own."""
-    return all((folder / side / MODULES).is_file() for side in SIDES)
+    return (folder / MODULES).is_file()
 
 
 def transformer_folder(folder: Path, side: str = "passage") -> Path:
     """Where the encoder of one side lies, with its tokenizer and its limit in tokens."""
-    if not (folder / MODULES).is_file():
-        return folder / side if is_pair(folder) else folder
+    if not is_folder(folder):
+        return folder / side if (folder / side).is_dir() else folder
     parts = of_side(folder, listed(folder), side)
     return next((folder / part.place for part in parts if part.kind == TRANSFORMER), folder)
 
@@ -192,18 +180,15 @@ def max_length(folder: Path) -> int | None:
     # sentence-transformers 5.5 and later leave it to the tokenizer's settings.
     for name, key in ((LENGTHS, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / name).is_file():
-            limit = weights.read_json(folder / name).get(key)
-            if limit is not None and (not isinstance(limit, int | float) or not limit >= 0):
-                raise UserError(f"{folder / name}: {key} = {shown(limit)} is not a length")
-            if limit and limit < _NO_LIMIT:
-                return int(limit)
+            with weights.sound(folder / name):
+                limit = weights.read_json(folder / name).get(key) or 0
+                if 0 < limit < _NO_LIMIT:
+                    return int(limit)
     return None
 
 
 def load(folder: Path, options: backbones.Options) -> backbones.Loaded:
     """The folder's dual encoder: one tower for both sides, or two."""
-    if not (folder / MODULES).is_file():
-        return pair(*(load(folder / side, options) for side in SIDES))
     parts = listed(folder)
     if not any(part.kind in _ROUTERS for part in parts):
         return _load_tower(folder, parts, options)
@@ -271,21 +256,16 @@ def _load_tower(
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """What the settings of a folder say, or one sentence about what is wrong in them."""
+    """What the settings of a folder say."""
     file = folder / SETTINGS
     settings = weights.read_json(file) if file.is_file() else {}
-    try:
+    with weights.sound(file):
         own = settings.get(_OWN, {})
         read = {name: own[name] for name in _READING if name in own}
         for name, value in read.items():
             if name != "title" and (type(value) is not int or value < 0):
-                raise ValueError(f"{name} = {shown(value)} is not a length")
+                raise ValueError(f"{name} = {value!r} is not a length")
         return {"scale": float(settings.get("scale", 1.0)), **read, **_prompts(folder, settings)}
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{file} does not say how texts are read ({type(error).__name__}: "
-            f"{str(error)[:200]}); copy the folder again"
-        ) from error
 
 
 def _prompts(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,11 @@ of parameters, so that a round trip gives back the same bytes. Tables speak of l
 `scanned` and `looped` turn trees of parameters into and out of the stacked form.
 """
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,28 @@ _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 Tensors = dict[str, np.ndarray]
 
 
+@contextlib.contextmanager
+def sound(file: Path) -> Iterator[None]:
+    """One sentence about a file in which something else stands than is read in here."""
+    wrong = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+    try:
+        yield
+    except wrong as error:
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise UserError(
+            f"{file} is not what it should be ({why}); copy the folder again"
+        ) from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or one sentence about why there is none."""
-    try:
+    if not path.exists():
+        raise UserError(f"there is no {path.name} in {path.parent}; expected a model folder")
+    with sound(path):
         content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"there is no {path.name} in {path.parent}; expected a model folder"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object")
-    return content
+        if not isinstance(content, dict):
+            raise TypeError("no JSON object")
+        return content
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -102,11 +112,9 @@ def is_embedding(name: str) -> bool:
 
 
 def _read_shards(folder: Path, index: str) -> Tensors:
-    try:
-        names: Mapping[str, str] = json.loads((folder / index).read_text("utf-8"))["weight_map"]
+    with sound(folder / index):
+        names: Mapping[str, str] = read_json(folder / index)["weight_map"]
         files = sorted({os.fspath(name) for name in names.values()})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{folder / index} is not a valid index of weight shards") from None
     tensors: Tensors = {}
     for file in files:
         if Path(file).name != file:

@@ -13,30 +13,31 @@ from qac_jax.text import tokenizers
 from qac_jax.text.tokenizers import text_of
 
 
-KEYS = ["hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings",
-        "hidden_dropout_prob", "initializer_range", "type_vocab_size", "hidden_act"]  # fmt: skip
-
-
 def test_values_that_no_model_has():
-    odd: list[Any] = [[], {}, float("nan"), True]
-    wrong = [(key, value) for key in KEYS for value in odd]
-    sizes = [(key, value) for key in KEYS[:4] for value in (-1, 0, 10**12)]
-    for key, value in wrong + sizes:
+    odd: list[Any] = [[], float("nan"), True, -1, 0, 10**12]
+    sizes = ("hidden_size", "num_attention_heads", "max_position_embeddings")
+    wrong = [(key, value) for key in sizes for value in odd]
+    for key, value in [*wrong, ("hidden_dropout_prob", {}), ("hidden_act", [])]:
         with pytest.raises(UserError, match=f"config.json: {key} = "):
             BertConfig.from_hf({"model_type": "bert", key: value}, pooler=False, mlm_head=False)
 
 
-def test_settings_of_sentence_transformers_of_a_wrong_type(tmp_path: Path):
-    file = tmp_path / sentence_transformers.SETTINGS
-    for value in ([1, "a"], -1, True, "x", None):
-        file.write_text(json.dumps({"qac_jax": {"query_length": value}}))
-        with pytest.raises(UserError, match="query_length = .* is not a length"):
+def test_files_of_sentence_transformers_and_indexes_of_shards(tmp_path: Path):
+    settings = tmp_path / sentence_transformers.SETTINGS
+    odd: list[Any] = [{"default_prompt_name": ["a"]}, {"prompts": 3}, {"qac_jax": 1}]
+    lengths = [{"qac_jax": {"query_length": value}} for value in ([1, "a"], -1, True, "x", None)]
+    for said in [*odd, *lengths, {"scale": "x"}]:
+        settings.write_text(json.dumps(said))
+        with pytest.raises(UserError, match="is not what it should be .*copy the folder"):
             sentence_transformers._described(tmp_path)
-    wrong: list[dict[str, Any]] = [{"default_prompt_name": ["a"]}, {"prompts": 3}, {"qac_jax": 1}]
-    for settings in [*wrong, {"scale": "x"}]:
-        file.write_text(json.dumps(settings))
-        with pytest.raises(UserError, match="does not say how texts are read .*copy the folder"):
-            sentence_transformers._described(tmp_path)
+    for text in ('{"weight_map": {"a": 3}}', "[" * 100_000):
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(UserError, match="index.json is not what it should be"):
+            weights.read_folder(tmp_path)
+    (tmp_path / "modules.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="modules.json is not what it should be"):
+        sentence_transformers.listed(tmp_path)
+    assert names.read_json(tmp_path / "modules.json") == {}
 
 
 def test_vocabularies_that_are_none(tmp_path: Path):
@@ -46,17 +47,6 @@ def test_vocabularies_that_are_none(tmp_path: Path):
     (tmp_path / "vocab.txt").write_text("a\n")
     with pytest.raises(UserError, match="has no 'eos' token"):
         text_of(tokenizers.load(str(tmp_path)), {"title": "t", "text": "x"}, "separate")
-
-
-def test_indexes_of_shards_and_modules_that_are_none(tmp_path: Path):
-    for text in ('{"weight_map": {"a": 3}}', "[" * 100_000):
-        (tmp_path / "model.safetensors.index.json").write_text(text)
-        with pytest.raises(UserError, match="is not a valid index of weight shards"):
-            weights.read_folder(tmp_path)
-    (tmp_path / "modules.json").write_text("[" * 100_000)
-    with pytest.raises(UserError, match="modules.json is not a list of modules"):
-        sentence_transformers.listed(tmp_path)
-    assert names.read_json(tmp_path / "modules.json") == {}
 
 
 def test_links_and_folders_in_place_of_files(tmp_path: Path, capsys):

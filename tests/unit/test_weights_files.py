@@ -138,7 +138,7 @@ def test_shards(ending: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="outside of the folder"):
         weights.read_folder(tmp_path)
     index.write_text("[]")
-    with pytest.raises(UserError, match="not a valid index"):
+    with pytest.raises(UserError, match="index.json is not what it"):
         weights.read_folder(tmp_path)
 
 
