@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import importlib
 import pkgutil
 import typing
@@ -117,8 +116,6 @@ class Architecture(abc.ABC):
     hf_tied: ClassVar[dict[str, str]] = {}
     # Patterns of tensors in known files that have no parameter here; ignored, with a log line.
     hf_ignored: ClassVar[tuple[str, ...]] = ()
-    # Where the table of word embeddings is in the tree of parameters.
-    word_embedding: ClassVar[tuple[str, ...]]
 
     @property
     def hf_base(self) -> str:
@@ -137,20 +134,6 @@ class Architecture(abc.ABC):
     @abc.abstractmethod
     def table(self, encoder: str = "", model: str = "") -> Table:
         """The tensor of every parameter; encoder, model: what names begin with."""
-
-    def words_of(self, params: Mapping[str, Any]) -> Any:
-        """The table of word embeddings in a tree of parameters."""
-        return functools.reduce(lambda tree, name: tree[name], self.word_embedding, params)
-
-    def with_words(self, params: Mapping[str, Any], table: Any) -> dict[str, Any]:
-        """The tree with another table of word embeddings; what it lacks on the way is added."""
-
-        def changed(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-            if not path:
-                return table
-            return {**tree, path[0]: changed(tree.get(path[0], {}), path[1:])}
-
-        return changed(params, self.word_embedding)
 
     @classmethod
     def reads(cls, raw: Mapping[str, Any]) -> bool:
@@ -291,7 +274,6 @@ class BackboneConfig(Architecture):
     # said (None: that of the layers).
     hf_classifier_dropout: ClassVar[str] = "classifier_dropout"
     classifier_rate: ClassVar[float | None] = None
-    word_embedding: ClassVar = ("embeddings", "word", "embedding")
     # The row of the position embeddings that a text's first token has.
     first_position: ClassVar[int] = 0
     # Called with (config, runtime).
@@ -340,6 +322,15 @@ class BackboneConfig(Architecture):
         """The tensors of a sequence classifier: the backbone with its pooler, and the output."""
         table = under("backbone", self.with_parts("pooler").table(encoder, model))
         return table | named(self.hf_classifier, encoder=encoder, model=model)
+
+    def words_of(self, params: Mapping[str, Any]) -> Any:
+        """The table of word embeddings in a tree of parameters."""
+        return params["embeddings"]["word"]["embedding"]
+
+    def with_words(self, params: Mapping[str, Any], table: Any) -> dict[str, Any]:
+        """The tree with another table of word embeddings."""
+        embeddings = {**params["embeddings"], "word": {"embedding": table}}
+        return {**params, "embeddings": embeddings}
 
     @property
     def max_length(self) -> int:

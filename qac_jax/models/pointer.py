@@ -88,7 +88,6 @@ class PointerConfig(Architecture):
         "encoder_dropout": "encoder_dropout",
     }
     hf_words: ClassVar = "encoder.embeddings.word_embeddings.weight"
-    word_embedding: ClassVar = ("encoder", "embeddings", "word", "embedding")
 
     def __post_init__(self) -> None:
         for name in ("dropout", "encoder_dropout"):

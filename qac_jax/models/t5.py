@@ -19,9 +19,10 @@ from typing import Any, ClassVar, Self
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.backbone import Architecture, BackboneConfig, Slot, Table, register
+from qac_jax.models.backbone import Architecture, BackboneConfig, Slot, Table, named, register
 from qac_jax.models.heads import log_likelihood, tied_logits
 from qac_jax.models.layers import Array, Embedding, Runtime, dropout, shard
 from qac_jax.models.packing import Keys, Lengths, Rows
@@ -94,7 +95,6 @@ class T5Config(Architecture):
         ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
         "shared.weight",
     )
-    word_embedding: ClassVar = ("shared", "embedding")
 
     def __post_init__(self) -> None:
         if self.feed_forward not in FEED_FORWARD:
@@ -165,35 +165,27 @@ class T5Config(Architecture):
 
     def table(self, encoder: str = "", model: str = "") -> Table:
         del encoder, model  # a T5's names have no prefix
-        table: Table = {"shared/embedding": Slot("shared.weight")}
-        if not self.tied:
-            table["lm_head/embedding"] = Slot("lm_head.weight")
-        for stack, count in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers)):
-            table[f"{stack}/norm/scale"] = Slot(f"{stack}.final_layer_norm.weight")
-            bias = f"{stack}.block.0.layer.0.SelfAttention.{_RELATIVE_BIAS}"
-            table[f"{stack}/relative_bias/embedding"] = Slot(bias)
-            for i in range(count):
-                table |= self._block_table(f"{stack}/layers/{i}", f"{stack}.block.{i}.layer.")
-        return table
-
-    def _block_table(self, ours: str, theirs: str) -> Table:
-        parts = [("attention", "SelfAttention", "attention_norm")]
-        if ours.startswith("decoder"):
-            parts.append(("cross_attention", "EncDecAttention", "cross_attention_norm"))
-        table: Table = {}
-        for place, (path, name, norm) in enumerate(parts):
-            for inner in ("query", "key", "value", "output"):
-                slot = Slot(f"{theirs}{place}.{name}.{inner[0]}.weight", transposed=True)
-                table[f"{ours}/{path}/{inner}/kernel"] = slot
-            table[f"{ours}/{norm}/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
-        place = len(parts)
         gated = FEED_FORWARD[self.feed_forward][1]
-        up = {"gate": "wi_0", "up": "wi_1"} if gated else {"up": "wi"}
-        for path, name in {**up, "down": "wo"}.items():
-            slot = Slot(f"{theirs}{place}.DenseReluDense.{name}.weight", transposed=True)
-            table[f"{ours}/mlp/{path}/kernel"] = slot
-        table[f"{ours}/mlp_norm/scale"] = Slot(f"{theirs}{place}.layer_norm.weight")
-        return table
+        up = {"mlp/gate": "wi_0", "mlp/up": "wi_1"} if gated else {"mlp/up": "wi"}
+        names = {"shared/embedding": "shared.weight"}
+        if not self.tied:
+            names["lm_head/embedding"] = "lm_head.weight"
+        parts = [("attention", "SelfAttention"), ("cross_attention", "EncDecAttention")]
+        for stack, count in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers)):
+            first = f"{stack}.block.0.layer.0.SelfAttention"
+            names[f"{stack}/relative_bias/embedding"] = f"{first}.{_RELATIVE_BIAS}"
+            names[f"{stack}/norm"] = f"{stack}.final_layer_norm"
+            own = parts[: 1 + (stack == "decoder")]
+            for i in range(count):
+                ours, theirs = f"{stack}/layers/{i}", f"{stack}.block.{i}.layer"
+                for place, (path, name) in enumerate(own):
+                    for inner in ("query", "key", "value", "output"):
+                        names[f"{ours}/{path}/{inner}"] = f"{theirs}.{place}.{name}.{inner[0]}"
+                    names[f"{ours}/{path}_norm"] = f"{theirs}.{place}.layer_norm"
+                for path, name in {**up, "mlp/down": "wo"}.items():
+                    names[f"{ours}/{path}"] = f"{theirs}.{len(own)}.DenseReluDense.{name}"
+                names[f"{ours}/mlp_norm"] = f"{theirs}.{len(own)}.layer_norm"
+        return {path: slot for path, slot in named(names).items() if not path.endswith("/bias")}
 
 
 class T5(nn.Module):
@@ -236,7 +228,7 @@ class T5(nn.Module):
     ) -> tuple[Array, dict[int, Array]]:
         """The encoder's output, and of the wanted layers (0: embeddings) what they give on."""
         positions = jnp.arange(ids.shape[1])
-        bias = self.encoder.bias(positions, positions)
+        bias = self.encoder.relative_bias(positions, positions)
         return self.encoder(self._embed(ids), keys, wanted, lengths, bias)
 
     def decode(
@@ -507,30 +499,18 @@ def copying(model: T5, params: Mapping[str, Any], key: Array) -> Any:
         ("decoder", "cross_attention", "value"): lambda x: said,
         ("decoder", "cross_attention", "output"): lambda x: _LOUD * said.T,
     }
-    stacked = model.runtime.scan
-
-    def boxed(x: Any) -> bool:
-        return isinstance(x, nn.meta.AxisMetadata)
-
-    def started(path: Any, x: Any) -> Any:
-        names = [str(entry.key) for entry in path]
-        return x.replace_boxed(changed(names, x.unbox())) if boxed(x) else changed(names, x)
-
-    def changed(names: list[str], value: Array) -> Array:
-        side = names[0]
-        if names == ["encoder", "relative_bias", "embedding"]:
-            return value.at[_AHEAD, :heads].add(_BEFORE)
-        if side not in ("encoder", "decoder") or names[1] != "layers":
-            return value
-        layer, (part, kind) = ("", names[2:4]) if stacked else (names[2], names[3:5])
-        if kind in ("output", "down"):
-            value = value * _OTHERS
-        change = first.get((side, part, kind))
-        if change is None or layer not in ("", "0"):
-            return value
-        return value.at[0].set(change(value[0])) if stacked else change(value)
-
-    return jax.tree_util.tree_map_with_path(started, params, is_leaf=boxed)
+    scan = model.runtime.scan
+    tree = traverse_util.flatten_dict(nn.unbox(params))
+    for path, value in tree.items():
+        if path[-2] in ("output", "down"):
+            tree[path] = value * _OTHERS
+    for (side, part, kind), change in first.items():
+        path = (side, "layers", *([] if scan else ["0"]), part, kind, "kernel")
+        x = tree[path]
+        tree[path] = x.at[0].set(change(x[0])) if scan else change(x)
+    bias = ("encoder", "relative_bias", "embedding")
+    tree[bias] = tree[bias].at[_AHEAD, :heads].add(_BEFORE)
+    return nn.meta.replace_boxed(params, traverse_util.unflatten_dict(tree))
 
 
 def _rotation(key: Array, width: int) -> Array:

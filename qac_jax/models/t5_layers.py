@@ -327,16 +327,14 @@ def _written(past: Array, new: Array, position: Array) -> Array:
 class Cache:
     """What decoding remembers: R rows of at most M positions, for B texts (R = B · copies).
 
-    past and cross hold (keys, values) a layer: a tuple of pairs, or with `Runtime.scan` one pair
-    with a leading layer axis. past is [R, heads, M, d_kv]; cross' keys are [B, heads, d_kv, S],
-    its values [B, heads, S, d_kv].
+    past and cross hold (keys, values) of every layer. past is [R, heads, M, d_kv]; cross' keys are
+    [B, heads, d_kv, S], its values [B, heads, S, d_kv].
     """
 
-    past: Any
-    cross: Any
+    past: tuple[KeysValues, ...]
+    cross: tuple[KeysValues, ...]
     memory_lengths: Array
     position: Array  # how many positions are written: of all rows, or of each [R]
-    stacked: bool = dataclasses.field(metadata={"static": True})
 
     @property
     def max_length(self) -> int:
@@ -345,9 +343,7 @@ class Cache:
 
     def take(self, rows: Array) -> Cache:
         """The cache of rows[0], rows[1] … (beam search); rows must stay with their text."""
-        axis = 1 if self.stacked else 0
-        past = jax.tree.map(lambda x: jnp.take(x, rows, axis), self.past)
-        return dataclasses.replace(self, past=past)
+        return dataclasses.replace(self, past=jax.tree.map(lambda x: x[rows], self.past))
 
     def at(self, position: Array) -> Cache:
         """The same at another position, or at one of each row."""
@@ -355,9 +351,8 @@ class Cache:
 
     def cut(self, length: int) -> Cache:
         """The cache of texts that are padded to this length."""
-        pairs = [self.cross] if self.stacked else self.cross
-        shorter = [(keys[..., :length], values[..., :length, :]) for keys, values in pairs]
-        return dataclasses.replace(self, cross=shorter[0] if self.stacked else tuple(shorter))
+        cross = tuple((keys[..., :length], values[:, :, :length]) for keys, values in self.cross)
+        return dataclasses.replace(self, cross=cross)
 
     def sharing(self, shared: None) -> Cache:
         """The cache itself: a T5's texts share nothing (see `PointerCache`)."""
@@ -365,9 +360,7 @@ class Cache:
 
     def axes(self) -> Cache:
         """The axis of every array that counts rows or texts."""
-        past, cross = jax.tree.map(lambda _: int(self.stacked), (self.past, self.cross))
-        axes: Any = {"past": past, "cross": cross, "memory_lengths": 0, "position": 0}
-        return dataclasses.replace(self, **axes)
+        return jax.tree.map(lambda _: 0, self)
 
 
 class Stack(nn.Module):
@@ -385,10 +378,6 @@ class Stack(nn.Module):
         self.count = config.num_decoder_layers if self.decoder else config.num_layers
         self.layers = Layers(make, self.count, self.runtime)
 
-    def bias(self, query_positions: Array, key_positions: Array) -> Array:
-        """(1, heads, queries, keys)."""
-        return self.relative_bias(query_positions, key_positions)
-
     def __call__(
         self, x: Array, keys: Array | None, wanted: Sequence[int], *arguments: Any
     ) -> tuple[Array, dict[int, Array]]:
@@ -398,9 +387,13 @@ class Stack(nn.Module):
         x, states = self.layers(x, *arguments, keys, wanted=wanted)
         return dropout(self.norm(x), keys, site(self.count), rate), states
 
-    def layer_parameters(self) -> Any:
-        """The layers' parameters: {"0": layer, …}, or with `Runtime.scan` stacked."""
-        return nn.meta.unbox(self.layers.variables["params"])
+    def layer_parameters(self) -> list[Any]:
+        """The parameters of each layer."""
+        layers = nn.meta.unbox(self.layers.variables["params"])
+        numbers = range(self.count)
+        if self.runtime.scan:
+            return [jax.tree.map(lambda leaf, i=i: leaf[i], layers) for i in numbers]
+        return [layers[str(i)] for i in numbers]
 
     def forced(
         self, x: Array, memory: Array, lengths: Array, keys: Array | None = None, beside: int = 1
@@ -413,52 +406,32 @@ class Stack(nn.Module):
         keys = fold(keys, 1)  # other bits than the encoder's
         length = x.shape[1] // beside
         positions = jnp.arange(length)
-        bias = self.bias(positions, positions)
+        bias = self.relative_bias(positions, positions)
         return self(x, keys, (), bias, causal_window(length), memory, lengths)[0]
 
     def init_cache(self, memory: Array, lengths: Array, max_length: int, copies: int = 1) -> Cache:
         """An empty cache of `copies` rows a text; the memory's keys and values are made here."""
         config = self.config
         block = DecoderBlock(config, self.runtime, parent=None)
-        weights = self.layer_parameters()
-
-        def cross(layer: Any) -> KeysValues:
-            return block.apply({"params": layer}, memory, method="memory")
-
+        layers = self.layer_parameters()
+        crosses = (block.apply({"params": layer}, memory, method="memory") for layer in layers)
         shape = (memory.shape[0] * copies, config.num_heads, max_length, config.d_kv)
-        count, dtype = config.num_decoder_layers, self.runtime.compute_dtype
-        past: Any
-        if self.runtime.scan:
-            crosses = lax.map(cross, weights)
-            past = (jnp.zeros((count, *shape), dtype), jnp.zeros((count, *shape), dtype))
-        else:
-            crosses = tuple(cross(weights[str(i)]) for i in range(count))
-            past = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(count))
-        return Cache(past, crosses, lengths, jnp.zeros((), jnp.int32), self.runtime.scan)
+        empty = jnp.zeros(shape, self.runtime.compute_dtype)
+        past = tuple((empty, empty) for _ in layers)
+        return Cache(past, tuple(crosses), lengths, jnp.zeros((), jnp.int32))
 
     def step(self, x: Array, cache: Cache) -> tuple[Array, Cache]:
         """The decoder's output of one position x [R, 1, d_model], and the cache with it."""
         position = cache.position
         slots = jnp.arange(cache.max_length)
-        bias = self.bias(jnp.atleast_1d(position), slots)
+        bias = self.relative_bias(jnp.atleast_1d(position), slots)
         visible = (slots <= position[..., None])[..., None, :]
         if position.ndim:  # each row has its own
             bias, visible = bias[0].swapaxes(0, 1)[:, :, None], visible[:, None]
         block = DecoderBlock(self.config, self.runtime, parent=None)
-        weights = self.layer_parameters()
-
-        def one(x: Array, scanned: Any) -> tuple[Array, KeysValues]:
-            layer, past, cross = scanned
-            arguments = (past, cross, bias, visible, cache.memory_lengths, position)
-            return block.apply({"params": layer}, x, *arguments, method="step")
-
-        past: Any
-        if cache.stacked:
-            x, past = lax.scan(one, x, (weights, cache.past, cache.cross))
-        else:
-            pasts = []
-            for i, layer in enumerate(zip(cache.past, cache.cross, strict=True)):
-                x, written = one(x, (weights[str(i)], *layer))
-                pasts.append(written)
-            past = tuple(pasts)
-        return self.norm(x), dataclasses.replace(cache, past=past, position=position + 1)
+        past = []
+        for layer, *both in zip(self.layer_parameters(), cache.past, cache.cross, strict=True):
+            arguments = (*both, bias, visible, cache.memory_lengths, position)
+            x, written = block.apply({"params": layer}, x, *arguments, method="step")
+            past.append(written)
+        return self.norm(x), dataclasses.replace(cache, past=tuple(past), position=position + 1)
