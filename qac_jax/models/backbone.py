@@ -100,8 +100,6 @@ class Architecture(abc.ABC):
     display_name: ClassVar[str]
     # `model_type` in config.json; the first one is what we write.
     model_types: ClassVar[tuple[str, ...]]
-    # What the names of transformers' classes begin with: "Bert" of BertModel.
-    hf_class: ClassVar[str]
     # Our field -> the key in config.json. What a file leaves out has the default of the field,
     # which must be that of transformers.
     hf_fields: ClassVar[dict[str, str]] = {}
@@ -268,6 +266,8 @@ class BackboneConfig(Architecture):
     hf_names: ClassVar[dict[str, str]] = {}
     hf_layers: ClassVar[str] = "{encoder}encoder.layer."
     hf_layer: ClassVar[dict[str, str]] = {}
+    # What the names of transformers' classes begin with ("Bert" of BertModel; "": as ours do).
+    hf_class: ClassVar[str] = ""
     # What a sequence classifier has in addition or under other names.
     hf_classifier: ClassVar[dict[str, str]] = {"classifier": "{model}classifier"}
     # The dropout before a sequence classifier's output: its key, and its rate where nothing else is
@@ -368,7 +368,8 @@ class BackboneConfig(Architecture):
             raw["label2id"] = {f"LABEL_{i}": i for i in range(labels)}
             if self.classifier_rate is not None:
                 raw[self.hf_classifier_dropout] = self.classifier_rate
-        return {**raw, "architectures": [self.hf_class + kind]}
+        name = self.hf_class or type(self).__name__.removesuffix("Config")
+        return {**raw, "architectures": [name + kind]}
 
 
 class BackboneOutput(NamedTuple):

@@ -85,7 +85,6 @@ class ModernBertConfig(BackboneConfig):
 
     display_name: ClassVar = "ModernBERT"
     model_types: ClassVar[tuple[str, ...]] = ("modernbert",)
-    hf_class: ClassVar = "ModernBert"
     hf_fields: ClassVar = BackboneConfig.hf_fields | {
         "activation": "hidden_activation",
         "layer_norm_eps": "norm_eps",

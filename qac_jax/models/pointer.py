@@ -80,7 +80,6 @@ class PointerConfig(Architecture):
 
     display_name: ClassVar = "pointer-generator"
     model_types: ClassVar[tuple[str, ...]] = ("pointer-generator",)
-    hf_class: ClassVar = "PointerGenerator"  # transformers has none
     hf_fields: ClassVar = {
         **{name: BertConfig.hf_fields[name] for name in _OF_ENCODER},
         **{name: T5Config.hf_fields[name] for name in _OF_DECODER},

@@ -67,7 +67,6 @@ class T5Config(Architecture):
 
     display_name: ClassVar = "T5"
     model_types: ClassVar[tuple[str, ...]] = ("t5", "mt5")  # mT5 is a T5 v1.1
-    hf_class: ClassVar = "T5"
     hf_fields: ClassVar = {
         "vocab_size": "vocab_size",
         "d_model": "d_model",
@@ -104,15 +103,11 @@ class T5Config(Architecture):
             )
         # The first half of a side's buckets are single distances; there must be one, and the
         # logarithmic ones must lie beyond.
-        if (
-            self.num_buckets < 4
-            or self.num_buckets % 2
-            or self.max_distance <= self.num_buckets / 2
-        ):
+        half = self.num_buckets // 2
+        if half < 2 or self.num_buckets % 2 or self.max_distance <= half:
             raise UserError(
-                f"num_buckets={self.num_buckets} with max_distance={self.max_distance} is not a "
-                "valid table of relative positions; expected an even number from 4 and a "
-                "distance beyond its half"
+                f"num_buckets={self.num_buckets} with max_distance={self.max_distance} is no table "
+                "of relative positions; expected an even number from 4 and more than its half"
             )
 
     def build(self, runtime: Runtime) -> T5:
@@ -356,7 +351,6 @@ class T5EncoderConfig(BackboneConfig):
     embedding_class: ClassVar = T5Embeddings
     display_name: ClassVar = "T5 encoder"
     model_types: ClassVar[tuple[str, ...]] = T5Config.model_types
-    hf_class: ClassVar = "T5Encoder"
     hf_fields: ClassVar = {"max_positions": "n_positions"} | {
         ours: T5Config.hf_fields[field] for ours, field in _FIELDS.items()
     }
@@ -388,8 +382,6 @@ class T5EncoderConfig(BackboneConfig):
         return T5Layers(self, runtime, count)
 
     def to_hf(self, labels: int | None = None) -> dict[str, Any]:
-        if labels is not None:
-            raise _no_classifier()
         return super().to_hf() | {"is_encoder_decoder": False, "use_cache": False}
 
     def table(self, encoder: str = "", model: str = "") -> Table:
@@ -410,13 +402,6 @@ class T5EncoderConfig(BackboneConfig):
             for path, slot in table
             if path.startswith("layers/")
         }
-
-    def classifier_table(self, encoder: str = "", model: str = "") -> Table:
-        raise _no_classifier()
-
-
-def _no_classifier() -> UserError:
-    return UserError("a T5 encoder is not read as a sequence classifier; choose another encoder")
 
 
 # Parts of the stack that are not layers.

@@ -82,7 +82,7 @@ def test_odd_configurations(tensors, tmp_path: Path) -> None:
     raw: Any
     for raw, message in [
         ({"position_embedding_type": "relative_key"}, "relative_key.*not supported"),
-        ({"model_type": "ernie", "use_task_id": True}, "task embeddings"),
+        ({"model_type": "ernie", "use_task_id": True}, "use_task_id=True is not supported"),
         ({"hidden_act": "gellu"}, "did you mean 'gelu'"),
         ({"model_type": None}, "no model_type"),
     ]:
