@@ -6,6 +6,7 @@ find its place and every parameter its tensor, except for those that are allowed
 
 import dataclasses
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from flax import traverse_util
 
 from qac_jax import progress
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.hub import shared_encoder, weights
 from qac_jax.models.backbone import (
     PARTS,
@@ -100,48 +101,44 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
 
     Its configuration is that of config.json, with the optional parts whose tensors are there.
     """
-    raw = weights.read_json(folder / "config.json")
+    file = folder / "config.json"
+    raw = weights.read_json(file)
     cls = architecture_of(raw, folder, base)
+    asked = {part: getattr(options, part, None) for part in cls.hf_parts}
+    if odd := [part for part in PARTS if getattr(options, part) and part not in asked]:
+        raise UserError(f"{cls.display_name} has no {odd[0]}; leave {odd[0]}=True out")
     tensors = _usual_names(weights.read_folder(folder))
     encoder = _encoder_prefix(folder, cls, tensors)
     model = next((encoder.removesuffix(b) for b in cls.hf_bases if encoder.endswith(b)), encoder)
-    wanted = _wanted_parts(cls, options)
     prefixes = {"encoder": encoder, "model": model}
-    beginnings = {
-        part: tuple(each.format(**prefixes) for each in given)
-        for part, given in cls.hf_parts.items()
-    }
-    tensors = _without_parts(tensors, beginnings, wanted)
-    table = _described(cls, raw, folder, dict.fromkeys(cls.hf_parts, True)).table(encoder, model)
+
+    def beginnings(parts: Iterable[str]) -> tuple[str, ...]:
+        """What the names of these parts' tensors begin with; parts may share some."""
+        return tuple(name.format(**prefixes) for part in parts for name in cls.hf_parts[part])
+
+    unwanted = beginnings(part for part, wanted in asked.items() if wanted is False)
+    with weights.sound(file):
+        table = cls.from_hf(raw, **dict.fromkeys(asked, True)).table(encoder, model)
     copies = {n.format(**prefixes): of.format(**prefixes) for n, of in cls.hf_tied.items()}
+    copies = {name: of for name, of in copies.items() if not name.startswith(unwanted)}
     _drop_copies(folder, cls, tensors, copies, names(table))
     has = {
-        part: cls.hf_has(part, raw, set(tensors), table) if asked is None else asked
-        for part, asked in wanted.items()
+        part: cls.hf_has(part, raw, set(tensors), table) if wanted is None else wanted
+        for part, wanted in asked.items()
     }
-    # What an unwanted part shares with one that the model has not.
-    tensors = _without_parts(
-        tensors, {p: beginnings[p] for p in has if has[p] or wanted[p] is False}, has
-    )
-    return Files(raw, _described(cls, raw, folder, has), tensors, encoder, model)
+    own = beginnings(part for part in has if has[part])
+    tensors = {n: t for n, t in tensors.items() if n.startswith(own) or not n.startswith(unwanted)}
+    return Files(raw, cls.from_hf(raw, **has), tensors, encoder, model)
 
 
 def architecture_of(raw: dict[str, Any], folder: Path, base: type[Kind]) -> type[Kind]:
     """The architecture of a folder among those that are a `base`; others are refused by name."""
-    kind = raw.get("model_type")
-    config = reading(raw, base)
-    if config is not None:
-        return config
-    if kind is None:
-        raise UserError(f"{folder / 'config.json'} has no model_type, so the model is not known")
-    known = model_types(base)
-    if kind in model_types(Architecture):
-        raise UserError(
-            f"{folder} holds a {kind!r} model; expected an encoder ({', '.join(known)}), which is "
-            "what makes vectors and scores here"
-        )
+    if (found := reading(raw, base)) is not None:
+        return found
+    wanted = "an encoder" if base is BackboneConfig else "a model"
     raise UserError(
-        f"{folder} holds a {kind!r} model, which is not supported; {nearest(str(kind), known)}"
+        f"{folder} holds a {raw.get('model_type')!r} model; expected {wanted} of one of the types "
+        + ", ".join(model_types(base))
     )
 
 
@@ -151,43 +148,13 @@ def written_by(raw: Mapping[str, Any]) -> str:
     return str(names[0])
 
 
-def _described(
-    cls: type[Kind], raw: dict[str, Any], folder: Path, parts: Mapping[str, bool]
-) -> Kind:
-    with weights.sound(folder / "config.json"):
-        return cls.from_hf(raw, **parts)
-
-
-def _wanted_parts(cls: type[Architecture], options: Options) -> dict[str, bool | None]:
-    """Which optional parts the model is to have, None: those whose tensors are there."""
-    asked = {part: getattr(options, part) for part in PARTS}
-    if odd := [part for part in PARTS if asked[part] and part not in cls.hf_parts]:
-        raise UserError(f"{cls.display_name} has no {odd[0]}; leave {odd[0]}=True out")
-    return {part: asked.get(part) for part in cls.hf_parts}
-
-
-def _without_parts(
-    tensors: Mapping[str, np.ndarray],
-    beginnings: Mapping[str, tuple[str, ...]],
-    wanted: Mapping[str, bool | None],
-) -> dict[str, np.ndarray]:
-    """The tensors without those that only unwanted parts (False) have: parts may share some."""
-    left_out = [part for part in beginnings if wanted[part] is False]
-    unwanted = tuple(each for part in left_out for each in beginnings[part])
-    others = tuple(each for part in beginnings.keys() - set(left_out) for each in beginnings[part])
-    return {n: t for n, t in tensors.items() if n.startswith(others) or not n.startswith(unwanted)}
+_OLD = {"gamma": "weight", "beta": "bias"}
 
 
 def _usual_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """LayerNorm's parameters were called gamma and beta once."""
-    renamed = {}
-    for name, tensor in tensors.items():
-        if name.endswith("LayerNorm.gamma"):
-            name = name.removesuffix("gamma") + "weight"
-        elif name.endswith("LayerNorm.beta"):
-            name = name.removesuffix("beta") + "bias"
-        renamed[name] = tensor
-    return renamed
+    usual = partial(re.sub, r"(?<=LayerNorm\.)(gamma|beta)$", lambda m: _OLD[m[1]])
+    return {usual(name): tensor for name, tensor in tensors.items()}
 
 
 def _encoder_prefix(folder: Path, cls: type[Architecture], tensors: Mapping[str, Any]) -> str:
@@ -300,25 +267,21 @@ def _account(source: Path, verb: str, odd: set[str], allowed: Iterable[str], opt
     """Refuses odd names that are not allowed, and tells of those that are."""
     refused = sorted(name for name in odd if not _matches(name, allowed))
     if refused:
-        listed = ", ".join(refused[:8]) + (f" and {len(refused) - 8} more" * (len(refused) > 8))
         expected = "that no parameter takes" if verb == "hold" else "that the model needs"
         count = f"{len(refused)} tensor" + "s" * (len(refused) > 1)
         raise UserError(
-            f"the weights of {source} {verb} {count} {expected}: {listed}; "
+            f"the weights of {source} {verb} {count} {expected}: {', '.join(refused[:8])}; "
             f"name them (patterns such as 'cls.*') in {option} if that is intended"
         )
     if odd:
         word = "not used" if verb == "hold" else "missing, started anew"
-        progress.say(f"{source}: {word}: {', '.join(_roots(odd))}")
+        # The first two parts of names tell what they belong to.
+        roots = sorted({".".join(name.split(".")[:2]) for name in odd})
+        progress.say(f"{source}: {word}: {', '.join(roots)}")
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _roots(odd: set[str]) -> list[str]:
-    """The first two parts of names, once each: enough to tell what they belong to."""
-    return sorted({".".join(name.split(".")[:2]) for name in odd})
 
 
 # Cross-encoders as transformers' sequence classifiers.

@@ -44,7 +44,7 @@ from qac_jax.models.layers import (
     statistics_dtype,
 )
 from qac_jax.models.packing import Keys, Lengths, Rows
-from qac_jax.models.transformer import INPUT_SITE, Layers, rematerialise, site
+from qac_jax.models.transformer import INPUT_SITE, Layers, site
 
 
 _POOLINGS = ("cls", "mean")
@@ -266,7 +266,7 @@ class ModernLayers(nn.Module):
         states = {0: x}
         before = int(self.embedded)
         if self.embedded:
-            x = self._first(x, lengths, keys, rows if self.count == 1 else None)
+            x = self.stack_first(x, 0, lengths, keys, rows if self.count == 1 else None)
             states[1] = x
         if self.count > before:
             inner = tuple(number - before for number in wanted if before <= number < self.count)
@@ -275,17 +275,6 @@ class ModernLayers(nn.Module):
         x = self.stack_norm(x)
         states[self.count] = x
         return x, {number: states[number] for number in wanted}
-
-    def _first(self, x: Array, lengths: Lengths, keys: Keys, rows: Rows) -> Array:
-        if self.is_initializing():
-            return self.stack_first(x, 0, lengths, keys, rows)
-        layer = self.stack_first.clone(parent=None)
-
-        def apply(weights: Any, x: Array) -> Array:
-            return layer.apply({"params": weights}, x, 0, lengths, keys, rows)
-
-        weights = nn.meta.unbox(self.stack_first.variables["params"])
-        return rematerialise(apply, self.runtime)(weights, x)
 
 
 class ModernEmbeddings(nn.Module):
