@@ -74,8 +74,7 @@ def pooled_rows(name: str, start: int = 0) -> int | None:
 def mean_pool(hidden: Array, lengths: Array | None) -> Array:
     """The mean over each row's real tokens, special ones included: [B, L, D] -> [B, D]."""
     wide = hidden.astype(statistics_dtype(hidden.dtype))  # sums of long texts exceed float16
-    mean = wide.mean(1) if lengths is None else pool("mean", wide, lengths)
-    return mean.astype(hidden.dtype)
+    return pool("mean", wide, lengths).astype(hidden.dtype)
 
 
 def windows(hidden: Array, lengths: Array | None, size: int, start: int = 0) -> Array:

@@ -259,16 +259,12 @@ class Embedding(nn.Module):
 
     def setup(self) -> None:
         shape, axes = (self.rows, self.features), (self.axis, "embed")
-        self.embedding = parameter(self, "embedding", self.init, shape, axes)
+        self.table = parameter(self, "embedding", self.init, shape, axes)
 
     def __call__(self, ids: Array) -> Array:
         # On a GPU a row that does not exist is 0, and has no gradient to be added up.
         mode = "fill" if platform() == "gpu" else "clip"
-        return jnp.take(self.embedding, ids, axis=0, mode=mode, fill_value=0)
-
-    @property
-    def table(self) -> Array:
-        return self.embedding
+        return jnp.take(self.table, ids, axis=0, mode=mode, fill_value=0)
 
 
 def gelu(x: Array) -> Array:

@@ -101,6 +101,8 @@ class T5Config(Architecture):
                 f"feed_forward={self.feed_forward!r} is not a T5 that is known here; "
                 + nearest(self.feed_forward, FEED_FORWARD)
             )
+        if not 0.0 <= self.dropout < 1.0:
+            raise UserError(f"dropout={self.dropout} is not in [0, 1)")
         # The first half of a side's buckets are single distances; there must be one, and the
         # logarithmic ones must lie beyond.
         half = self.num_buckets // 2
@@ -365,8 +367,6 @@ class T5EncoderConfig(BackboneConfig):
                 "masked words and classifies nothing; choose another encoder, or train the T5 as "
                 "a generator"
             )
-        if not 0.0 <= self.hidden_dropout < 1.0:
-            raise UserError(f"hidden_dropout={self.hidden_dropout} is not in [0, 1)")
         _ = self.whole  # which checks the rest
 
     @classmethod

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from flax import traverse_util
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, parameters
@@ -45,17 +46,9 @@ def test_every_architecture_is_whole() -> None:
         assert backbones.architecture_of(raw, Path("x"), Architecture) is cls
         small = cls(num_layers=1)  # type: ignore[call-arg]
         params = backbones.new_parameters(small.build(Runtime()), abstract=True)
-        paths = {path for path, _ in _flat(params)}
-        assert paths == small.table().keys()
+        assert traverse_util.flatten_dict(params, sep="/").keys() == small.table().keys()
         record = json.loads(json.dumps(parameters.describe_module(module)))
         assert parameters.build_module(record, Runtime()) == module
-
-
-def _flat(tree: dict, path: str = "") -> list[tuple[str, object]]:
-    if not isinstance(tree, dict):
-        return [(path, tree)]
-    inner = ((f"{path}/{name}".lstrip("/"), branch) for name, branch in tree.items())
-    return [leaf for place, branch in inner for leaf in _flat(branch, place)]
 
 
 def test_parts_that_an_architecture_lacks(tmp_path: Path, monkeypatch) -> None:

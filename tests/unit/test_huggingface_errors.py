@@ -101,9 +101,13 @@ def test_broken_folders(tmp_path: Path, tensors) -> None:
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(UserError, match="config.json is not what it should be"):
             huggingface.load(tmp_path)
-    other = folder_of(tmp_path / "m", {"something.weight": np.zeros(1, np.float32)})
-    with pytest.raises(UserError, match="hold no BERT"):
-        huggingface.load(other)
+    both = bert_tensors(PLAIN, "encoder_q.") | bert_tensors(PLAIN, "encoder_k.")  # as MoCo's
+    for found, message in (
+        ({"something.weight": np.zeros(1, np.float32)}, "hold no BERT"),
+        (both, "several encoders.*'encoder_k.', 'encoder_q.'; keep one"),
+    ):
+        with pytest.raises(UserError, match=message):
+            huggingface.load(folder_of(tmp_path / "m", found))
 
 
 def test_prefixes(tmp_path: Path) -> None:
@@ -137,14 +141,6 @@ def test_old_names_copies_and_leftovers(tensors, tmp_path: Path) -> None:
     old["cls.predictions.decoder.weight"] = old["cls.predictions.decoder.weight"] + 1
     with pytest.raises(UserError, match="untied output embeddings"):
         huggingface.load(folder_of(tmp_path / "m", old))
-
-
-def test_several_encoders(tmp_path: Path) -> None:
-    """As in a checkpoint of MoCo."""
-    both = bert_tensors(PLAIN, "encoder_q.") | bert_tensors(PLAIN, "encoder_k.")
-    folder = folder_of(tmp_path / "m", both, PLAIN)
-    with pytest.raises(UserError, match="several encoders.*'encoder_k.', 'encoder_q.'; keep one"):
-        huggingface.load(folder)
 
 
 def test_dpr(tmp_path: Path) -> None:

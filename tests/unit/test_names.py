@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import huggingface_hub
 import numpy as np
 import pytest
 import toy_hub
@@ -84,6 +85,41 @@ def test_what_is_missing_is_one_sentence(hub: Hub) -> None:
         with pytest.raises(UserError, match=sentence.format(cache=hub.cache)) as error:
             names.folder(text)
         assert "\n" not in str(error.value)
+
+
+BERT = '{"model_type": "bert"}'
+FILES = {
+    "some/safe": {"config.json": BERT, "tokenizer.json": "{}", "model.safetensors": "safe"}
+    | {"pytorch_model.bin": "", "onnx/model.onnx": "", "onnx/config.json": BERT, "README.md": ""},
+    "some/mixed": {"config.json": BERT, "modules.json": "[]", "model.safetensors": "safe"}
+    | {"2_Dense/config.json": '{"in_features": 2}', "2_Dense/pytorch_model.bin": "old"}
+    | {"1_Pooling/config.json": "{}", "pytorch_model.bin": ""},
+    "some/old": {"config.json": BERT, "vocab.txt": "[PAD]", "pytorch_model.bin": "old"},
+}
+
+
+def test_no_more_files_are_fetched_than_are_read(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(name: str, allow_patterns: Any, ignore_patterns: Any, **_: Any) -> str:
+        patterns = {"allow_patterns": allow_patterns, "ignore_patterns": ignore_patterns}
+        for path in huggingface_hub.utils.filter_repo_objects(FILES[name], **patterns):
+            file = tmp_path / "downloaded" / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(FILES[name][path])
+        return str(tmp_path / "downloaded" / name)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+
+    def fetched(name: str, want: str = names.MODEL) -> list[str]:
+        place = names.folder(name, want)
+        return sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file())
+
+    assert fetched("some/safe", names.TOKENIZER) == ["config.json", "tokenizer.json"]
+    assert fetched("some/safe") == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert fetched("some/old") == ["config.json", "pytorch_model.bin", "vocab.txt"]
+    heavy = [file for file in fetched("some/mixed") if not file.endswith(".json")]
+    assert heavy == ["2_Dense/pytorch_model.bin", "model.safetensors"]
 
 
 def test_a_retriever_by_its_name(hub: Hub) -> None:
