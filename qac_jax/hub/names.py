@@ -322,39 +322,18 @@ def read_json(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-# Which names resolve without a network: what ships, and models in the Hub's cache.
-
-
-class Local(NamedTuple):
-    """A name that is known here."""
-
-    name: str
-    what: str
-    path: str
-
-
-def known_names() -> Iterator[Local]:
-    """Everything that can be used here by a name."""
+def known_names() -> Iterator[tuple[str, str]]:
+    """The names that need no network, and where what they stand for lies: what ships, and models in
+    the Hub's cache."""
     for name in shipped_names():
-        path = Path(shipped_folder(name))
-        model = _kinds(path) if path.is_dir() else "questions"
-        yield Local(f"{SHIPPED}{name}", model or "vocabulary", str(path))
+        yield f"{SHIPPED}{name}", shipped_folder(name)
     if not cache_folder().is_dir():
         return
     from huggingface_hub import scan_cache_dir
 
     for repo in sorted(scan_cache_dir(cache_folder()).repos, key=lambda repo: repo.repo_id):
         for ref, revision in sorted(repo.refs.items()):
-            what = _kinds(revision.snapshot_path)
             held = {file.file_path.suffix for file in revision.files}
-            if repo.repo_type == "model" and what and held & {".safetensors", ".bin"}:
+            if repo.repo_type == "model" and held & {".safetensors", ".bin"}:
                 known = HubName(repo.repo_id, "" if ref == MAIN else ref)
-                yield Local(str(known), what, str(revision.snapshot_path))
-
-
-def _kinds(place: Path) -> str:
-    """The kinds of models in a folder, as their config.json files name them."""
-    raws = [read_json(place / part / "config.json") for part in described(place)]
-    return " and ".join(
-        dict.fromkeys(str(raw["model_type"]) for raw in raws if "model_type" in raw)
-    )
+                yield str(known), str(revision.snapshot_path)

@@ -124,20 +124,18 @@ def build_module(record: Mapping[str, Any], runtime: Runtime) -> Any:
     # A network that is nothing but an architecture's is known by its configuration.
     if fields.keys() == {"config"} and isinstance(fields["config"], Architecture):
         return fields["config"].build(runtime)
-    types = _known()
-    if record.get("class") not in types:
+    types, name = _known(), str(record.get("class"))
+    if name not in types:
         raise UserError(
-            f"the stored module is a {record.get('class')!r}, which this version does not know; "
-            + nearest(str(record.get("class")), types)
+            f"the stored module is a {name!r}, which this version does not know; "
+            + nearest(name, types)
         )
-    cls = types[record["class"]]
-    known = {field.name for field in dataclasses.fields(cls)}
+    known = {field.name for field in dataclasses.fields(types[name])}
     if unknown := sorted(set(fields) - known):
         raise UserError(
-            f"the stored {record['class']} has a field {unknown[0]!r}, which this version does "
-            f"not know; {nearest(unknown[0], known)}"
+            f"this version of {name} has no field {unknown[0]!r}, as the stored one has"
         )
-    return cls(**fields, **({"runtime": runtime} if "runtime" in known else {}))
+    return types[name](**fields, **({"runtime": runtime} if "runtime" in known else {}))
 
 
 def _known() -> Nested:

@@ -45,9 +45,9 @@ def run(as_json: bool) -> int:
     ) as child:
         found = {check.name: _checked(check) for check in CHECKS if not check.apart}
         try:
-            known = [*names.known_names()]
+            known = dict(names.known_names())
         except OSError as error:  # a cache that only others may read
-            known = [names.Local("names", f"not listed: {type(error).__name__}: {error}", "")]
+            known = {"not listed": f"{type(error).__name__}: {error}"}
         answers = child.communicate()[0]
     brought = extras.listed()
     found |= dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
@@ -62,7 +62,7 @@ def run(as_json: bool) -> int:
             },
             "broken": broken,
             "cache": str(names.cache_folder()),
-            "names": [one._asdict() for one in known],
+            "names": known,
             "extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()},
         }
         print(json.dumps(record, indent=1))
@@ -78,8 +78,8 @@ def run(as_json: bool) -> int:
         words = (f"{one.name} {one.version or '(not installed)'}" for one in packages)
         print(f"{state:<7} {name:<20} {', '.join(words)}")
     print(f"\nnames that need no network (models of the Hub: {names.cache_folder()}):")
-    for one in known:
-        print(f"{one.name:<48} {one.what}")
+    for name, place in known.items():
+        print(f"{name:<48} {place}")
     print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
     return 1 if broken else 0
 
