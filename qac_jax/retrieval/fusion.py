@@ -1,7 +1,7 @@
 """Fusion: one run out of several, by ranks or by scores."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from qac_jax.formats.runs import Ranking, Run, ranked
 
 
 # How convex fusion brings a query's scores to one scale.
-THEORETICAL, MIN_MAX, Z, NONE = SCALES = ("theoretical", "min_max", "z", "none")
+THEORETICAL, MIN_MAX = SCALES = ("theoretical", "min_max")
 # Weights of BM25 that are tried.
 GRID = tuple(n / 10 for n in range(11))
 # The lowest possible scores.
@@ -34,9 +34,8 @@ class Fusion(Checked):
     )
     normalization: str = option(
         THEORETICAL,
-        "scale of a query's scores: theoretical (lowest possible score to the query's highest), "
-        "min_max (lowest to highest), z (mean and standard deviation) of its first passages, or "
-        "none (the scores as they are)",
+        "scale of a query's scores: from the lowest possible one (theoretical), or the lowest of "
+        "its first passages (min_max), to its highest",
         choices=SCALES,
     )
     depth: int = option(
@@ -54,11 +53,11 @@ def reciprocal_rank(
     runs: Runs, *, k: float = 60.0, weights: Sequence[float] = (), depth: int | None = None
 ) -> Run:
     """Cormack, Clarke and Büttcher (SIGIR 2009): the sum of weight / (k + rank)."""
-    _one_each(weights, runs, "weights")
+    each = _one_each(weights, runs)
     fused = {}
     for query in _queries(runs):
         total: dict[str, float] = {}
-        for run, weight in zip(runs, weights or [1.0] * len(runs), strict=True):
+        for run, weight in zip(runs, each, strict=True):
             if (ranking := run.get(query)) is not None:
                 for rank, name in enumerate(ranking.ids, 1):
                     total[name] = total.get(name, 0.0) + weight * (1.0 / (k + rank))
@@ -79,9 +78,24 @@ def convex(
     A passage that is missing from a run gets the score of the run's last passage. `lowest`: the
     lowest possible score of each run (default: `lowest_score`).
     """
-    shares = shares_of(weights, runs)
+    shares = np.asarray(_one_each(weights, runs))
+    if (shares < 0).any() or not shares.any():
+        raise UserError("weights are 0 or more for each run, and not all 0")
+    shares = shares / shares.sum()
+    lowest = lowest or [lowest_score(run) for run in runs]
     fused = {}
-    for query, names, parts in _side_by_side(runs, _queries(runs), normalization, lowest):
+    for query in _queries(runs):
+        rankings = [run.get(query) for run in runs]
+        names = tuple(dict.fromkeys(name for r in rankings if r is not None for name in r.ids))
+        places = {name: place for place, name in enumerate(names)}
+        parts = np.zeros((len(runs), len(names)))
+        for row, ranking, bound in zip(parts, rankings, lowest, strict=True):
+            if ranking is not None and ranking.ids:
+                scores = ranking.scores.astype(np.float64)
+                row[:] = scores.min()
+                row[[places[name] for name in ranking.ids]] = scores
+                offset, unit = scale(scores, normalization, bound)
+                row[:] = (row - offset) / unit
         fused[query] = ranked(names, shares @ parts).top(depth)
     return fused
 
@@ -105,43 +119,10 @@ def _queries(runs: Runs) -> dict[str, None]:
     return dict.fromkeys(query for run in runs for query in run)
 
 
-def _one_each(given: Sequence[object], runs: Runs, what: str) -> None:
-    if len(given) not in (0, len(runs)):
-        raise UserError(f"{len(given)} {what} for {len(runs)} runs; give one for each run")
-
-
-def shares_of(weights: Sequence[float], runs: Runs) -> np.ndarray:
-    """Weights that sum to 1; without any, equal ones."""
-    _one_each(weights, runs, "weights")
-    shares = np.asarray(weights or [1.0] * len(runs), np.float64)
-    if (shares < 0).any() or not shares.any():
-        raise UserError(
-            f"weights {', '.join(f'{w:g}' for w in weights)}; expected 0 or more for each run, and "
-            "not all 0"
-        )
-    return shares / shares.sum()
-
-
-def _side_by_side(
-    runs: Runs, queries: Iterable[str], normalization: str, lowest: Sequence[float | None]
-) -> Iterator[tuple[str, tuple[str, ...], np.ndarray]]:
-    """For each query the passages that any ranking holds, and their normalised scores [runs,
-    passages]."""
-    _one_each(lowest, runs, "lowest scores")
-    lowest = lowest or [lowest_score(run) for run in runs]
-    for query in queries:
-        rankings = [run.get(query) for run in runs]
-        names = tuple(dict.fromkeys(name for r in rankings if r is not None for name in r.ids))
-        places = {name: place for place, name in enumerate(names)}
-        parts = np.zeros((len(runs), len(names)))
-        for row, ranking, bound in zip(parts, rankings, lowest, strict=True):
-            if ranking is not None and ranking.ids:
-                scores = ranking.scores.astype(np.float64)
-                row[:] = scores.min()
-                row[[places[name] for name in ranking.ids]] = scores
-                offset, unit = scale(scores, normalization, bound)
-                row[:] = (row - offset) / unit
-        yield query, names, parts
+def _one_each(weights: Sequence[float], runs: Runs) -> list[float]:
+    if len(weights) not in (0, len(runs)):
+        raise UserError(f"{len(weights)} weights for {len(runs)} runs; give one for each run")
+    return list(weights) or [1.0] * len(runs)
 
 
 def lowest_score(run: Mapping[str, Ranking]) -> float | None:
@@ -160,15 +141,11 @@ def scale(first: np.ndarray, normalization: str, lowest: float | None) -> tuple[
     `first`: the scores of the query's first passages. `lowest`: of `theoretical`, the lowest
     possible score (None: the lowest of `first`).
     """
-    if not len(first) or normalization == NONE:
+    if not len(first):
         return 0.0, 1.0
     first = first.astype(np.float64)
-    if normalization == Z:
-        offset, unit = first.mean(), first.std()
-    else:
-        known = normalization == THEORETICAL and lowest is not None
-        offset = lowest if known else first.min()
-        unit = first.max() - offset
+    offset = first.min() if normalization == MIN_MAX or lowest is None else lowest
+    unit = first.max() - offset
     # Where all scores are equal, they say nothing.
     return float(offset), float(unit) if unit > 0 else 1.0
 
@@ -234,23 +211,3 @@ def reciprocal_ranks(
     hits = relevant[order]
     first = hits.argmax(1) if hits.shape[1] else np.zeros(len(grid), np.int64)
     return np.where(hits.any(1), 1.0 / (1 + first), 0.0)
-
-
-def choose_on_runs(
-    runs: Runs,
-    judged: Mapping[str, Mapping[str, int]],
-    *,
-    prior: float,
-    normalization: str = THEORETICAL,
-    lowest: Sequence[float | None] = (),
-    grid: Sequence[float] = GRID,
-) -> Choice:
-    """The weight of the second of two runs, chosen on judged questions."""
-    if not any(query in run for run in runs for query in judged):
-        raise UserError("no judged query is in the runs; give judgements of their queries")
-    answered = [query for query, grades in judged.items() if max(grades.values(), default=0) > 0]
-    gains = []
-    for query, names, parts in _side_by_side(runs, answered, normalization, lowest):
-        relevant = np.array([judged[query].get(name, 0) > 0 for name in names], bool)
-        gains.append(reciprocal_ranks(parts, relevant, grid))
-    return choose(np.array(gains).T.reshape(len(grid), -1), grid, prior)

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qac_jax import progress
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
 from qac_jax.formats import runs as run_files
-from qac_jax.formats.judgements import by_query, read_judgements
-from qac_jax.formats.runs import Run
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
@@ -22,7 +20,7 @@ from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import fusion
-from qac_jax.retrieval.fusion import SCALES
+from qac_jax.retrieval.fusion import SCALES, THEORETICAL
 
 
 if TYPE_CHECKING:
@@ -164,18 +162,10 @@ def _join(out: Writer, work: Writer, pieces: Sequence[ShardFile]) -> None:
                 shutil.copyfileobj(part, file)
 
 
-# Method -> the normalisations that it knows, the default first.
-_NORMALIZATIONS = {"rrf": (), "convex": SCALES, "merge": ()}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
     """Fuses rankings, such as an encoder's and BM25's, by ranks or by scores; or merges those of
-    indexes that hold different passages.
-
-    With --choose_on, judgements choose the weight of the second of two runs: the one nearest to
-    its --weights (default: one half) whose MRR@10 is within one standard error of the best.
-    """
+    indexes that hold different passages."""
 
     VERB = "fuse"
     KIND = "run"
@@ -187,66 +177,45 @@ class Fuse(Stage):
         "rrf",
         "rrf: sum of weight / (k + rank); convex: weighted mean of scores; merge: by the scores as "
         "they are, for runs of one encoder over indexes of different passages",
-        choices=tuple(_NORMALIZATIONS),
+        choices=("rrf", "convex", "merge"),
     )
     k: float = option(60.0, "k of rrf; the larger, the less the first ranks dominate", at_least=0)
     weights: tuple[float, ...] = option((), "weights of the runs, in their order (default: 1 each)")
     normalization: str = option(
         "",
-        "convex: scale of a query's scores; theoretical: from the lowest possible to the highest",
+        "convex: scale of a query's scores, from the lowest possible (theoretical, the default) or "
+        "the run's lowest (min_max) to the highest",
         choices=("", *SCALES),
     )
     lowest: tuple[float, ...] = option((), "theoretical: lowest scores (default: of the runs)")
-    choose_on: Ref = input("judgements that choose the second run's weight", FILE, default="")
     depth: int = option(1000, "passages per query in the fused run (0: all)", at_least=0)
 
     def check(self) -> None:
         super().check()
         if (count := len([part for part in self.runs.split(",") if part.strip()])) < 2:
             raise UserError(f"{count} run cannot be fused; give two or more, by --runs A,B")
-        if self.choose_on and (self.method != "convex" or count != 2):
-            raise UserError(
-                "--choose_on chooses the weight between two runs; give two and --method convex"
-            )
-        if self.weights and self.method == "merge":
+        if self.method == "merge" and self.weights:
             raise UserError("--method merge takes all scores as they are; leave --weights out")
-        known = _NORMALIZATIONS[self.method]
-        if self.normalization and self.normalization not in known:
-            raise UserError(
-                f"normalization={self.normalization!r} has no meaning with method={self.method!r}; "
-                f"expected {' or '.join(known) or 'none at all'}"
-            )
+        if len(self.lowest) not in (0, count):
+            raise UserError("--lowest are one score for each run")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         paths = run_files.run_files(inputs.text("runs"))
         runs = [run_files.read_run(path) for path in paths.values()]
-        depth, merge = self.depth or None, self.method == "merge"
-        fused = fusion.merged(runs, depth) if merge else self._fused(runs, out)
+        depth, weights = self.depth or None, self.weights
+        if self.method == "merge":
+            fused = fusion.merged(runs, depth)
+        elif self.method == "rrf":
+            fused = fusion.reciprocal_rank(runs, k=self.k, weights=weights, depth=depth)
+        else:
+            fused = fusion.convex(
+                runs,
+                weights=weights,
+                normalization=self.normalization or THEORETICAL,
+                lowest=self.lowest,
+                depth=depth,
+            )
         with out.open(RUN) as file:
             run_files.write_lines(file, fused)
         out.count = len(fused)
         out.info["runs"] = list(paths)
-
-    def summary(self, artifact: Artifact) -> str:
-        choice = artifact.info.get("choice")
-        return str(fusion.Choice(**choice)) if choice else ""
-
-    def _fused(self, runs: Sequence[Run], out: Writer) -> Run:
-        depth, weights = self.depth or None, self.weights
-        if self.method == "rrf":
-            return fusion.reciprocal_rank(runs, k=self.k, weights=weights, depth=depth)
-        normalization = self.normalization or _NORMALIZATIONS[self.method][0]
-        if self.choose_on:
-            choice = fusion.choose_on_runs(
-                runs,
-                by_query(read_judgements(self.choose_on)),
-                prior=float(fusion.shares_of(weights, runs)[1]),
-                normalization=normalization,
-                lowest=self.lowest,
-            )
-            weights = (1 - choice.weight, choice.weight)
-            out.info["choice"] = dataclasses.asdict(choice)
-            progress.say(f"fuse: {choice}")
-        return fusion.convex(
-            runs, weights=weights, normalization=normalization, lowest=self.lowest, depth=depth
-        )

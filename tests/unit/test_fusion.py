@@ -31,11 +31,10 @@ def test_scales_by_hand():
     assert fusion.scale(first, "theoretical", 0.0) == (0.0, 10.0)
     assert fusion.scale(first, "theoretical", None) == (1.0, 9.0)
     assert fusion.scale(first, "min_max", 0.0) == (1.0, 9.0)
-    assert fusion.scale(first, "z", 0.0) == pytest.approx((5.0, 14**0.5))
     # Scores that are all equal, or none at all, say nothing.
     assert fusion.scale(np.array([2.0, 2.0]), "min_max", None) == (2.0, 1.0)
     assert fusion.scale(np.zeros(3), "theoretical", 0.0) == (0.0, 1.0)
-    assert fusion.scale(np.zeros(0), "z", None) == (0.0, 1.0)
+    assert fusion.scale(np.zeros(0), "min_max", None) == (0.0, 1.0)
     assert (fusion.lowest_score(DENSE), fusion.lowest_score(BM25)) == (-1.0, 0.0)
     assert fusion.lowest_score({"q": ranked(["a", "b"], [7.0, -2.0])}) is None
 
@@ -63,7 +62,6 @@ def test_convex_by_hand():
 def test_weights_that_are_refused():
     for given, said in (
         ({"weights": (-1, 2)}, "0 or more for each run"),
-        ({"lowest": [-1]}, "1 lowest scores for 2 runs"),
         ({"weights": [1]}, "1 weights for 2 runs"),
     ):
         with pytest.raises(UserError, match=said):
@@ -94,16 +92,6 @@ def test_the_weight_nearest_to_the_prior_within_one_standard_error():
     assert fusion.choose(np.ones((3, 5)), grid, prior=0.4).weight == 0.5
     with pytest.raises(UserError, match="no question to choose a weight on"):
         fusion.choose(np.ones((3, 0)), grid, prior=0.4)
-
-
-def test_a_weight_is_chosen_on_runs():
-    judged = {"q": {"c": 1}, "none": {"a": 0}, "absent": {"z": 1}}
-    choice = fusion.choose_on_runs([DENSE, BM25], judged, prior=0.5, grid=[0.0, 0.5, 1.0])
-    # Dense: c is third. One half: a 0.75, c 0.833. BM25: first. Absent from the runs: 0.
-    assert [mean for _, mean, _ in choice.curve] == pytest.approx([1 / 6, 1 / 2, 1 / 2])
-    assert choice.weight == choice.best == 0.5
-    with pytest.raises(UserError, match="no judged query is in the runs"):
-        fusion.choose_on_runs([DENSE, BM25], {"other": {"a": 1}}, prior=0.5)
 
 
 def test_reciprocal_rank_fusion_by_hand():
