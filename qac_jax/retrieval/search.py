@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from qac_jax.errors import UserError
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records
-from qac_jax.formats.runs import Ranking, Run, read_run
+from qac_jax.formats.runs import Run
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker, Texts, rerank
-from qac_jax.inference.settings import Inference, RerankerOptions
+from qac_jax.inference.settings import RerankerOptions
 from qac_jax.retrieval import approximate, bm25, corpus, hybrid, index
 from qac_jax.retrieval.corpus import Hit, Searchable
 from qac_jax.retrieval.exact import Exact
@@ -31,8 +31,6 @@ KINDS = (index.KIND, bm25.KIND, hybrid.KIND)
 
 # Queries whose rankings are in memory at a time while a run is written: a file of a run in pieces.
 TOGETHER = 1024
-# Pairs of a reranked piece: an interruption loses at most one piece.
-_PAIRS = 1 << 15
 _SNIPPET = 240
 
 
@@ -75,12 +73,6 @@ def asked(queries: str | os.PathLike[str]) -> dict[str, str]:
     return texts
 
 
-def pieces(queries: Iterable[str], size: int = TOGETHER) -> list[list[str]]:
-    """The ids of the queries that are searched together."""
-    names = list(queries)
-    return [names[i : i + size] for i in range(0, len(names), size)]
-
-
 def write_file(path: str, index: Any, queries: str | os.PathLike[str], k: int) -> int:
     """Writes the run of all queries of a file, whole or not at all; returns their number.
 
@@ -92,9 +84,10 @@ def write_file(path: str, index: Any, queries: str | os.PathLike[str], k: int) -
             open(part, "w", encoding="utf-8", newline="\n") as file,
             progress.Bar("search", total=len(texts), unit="queries") as bar,
         ):
-            for piece in pieces(texts):
-                runs.write_lines(file, index.run({name: texts[name] for name in piece}, k))
-                bar.advance(len(piece))
+            for start in range(0, len(texts), TOGETHER):
+                some = dict(itertools.islice(texts.items(), start, start + TOGETHER))
+                runs.write_lines(file, index.run(some, k))
+                bar.advance(len(some))
         os.replace(part, path)
     finally:
         if os.path.exists(part):
@@ -102,53 +95,21 @@ def write_file(path: str, index: Any, queries: str | os.PathLike[str], k: int) -
     return len(texts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reranking:
-    """A run, and the cross-encoder that reranks the first `depth` passages of each query."""
+def reranked(
+    run: Run, queries: Mapping[str, str], texts: Texts, depth: int, reranker: Reranker
+) -> Run:
+    """A run with the first `depth` passages of each query in the cross-encoder's order.
 
-    run: Mapping[str, Ranking]
-    queries: Mapping[str, str]  # the texts of all queries of the run
-    texts: Texts
-    depth: int
-    model: str
-    options: RerankerOptions
-    inference: Inference
-
-    @classmethod
-    def read(
-        cls, run: str | os.PathLike[str], queries: str | os.PathLike[str], *, k: int, **others: Any
-    ) -> Reranking:
-        """The first `k` passages of a run file, and the texts of its queries."""
-        rankings = read_run(run, k)
-        texts = {query.id: query.text for query in read_queries(queries) if query.id in rankings}
-        if absent := [name for name in rankings if name not in texts]:
-            raise UserError(
-                f"{len(absent)} queries of the run have no text in {queries}, such as "
-                f"{min(absent)!r}; give the queries that were searched with"
-            )
-        return cls(rankings, texts, **others)
-
-    def pieces(self) -> list[list[str]]:
-        """The queries, cut into pieces with about the same number of pairs."""
-        return pieces(self.run, max(1, _PAIRS // self.depth))
-
-    @functools.cached_property
-    def reranker(self) -> Reranker:
-        return Reranker.load(self.model, self.options, self.inference)
-
-    def reranked(self, piece: Sequence[str]) -> Run:
-        """The rankings of some queries in the cross-encoder's order.
-
-        The passages after the first `depth` follow in their old order, with scores one apart.
-        """
-        first = {query: self.run[query].top(self.depth) for query in piece}
-        ordered = rerank(first, self.queries, self.texts, self.reranker)
-        for query, ranking in ordered.items():
-            if rest := self.run[query].ids[self.depth :]:
-                scores = ranking.scores.tolist()
-                below = [scores[-1] - place for place in range(1, len(rest) + 1)]
-                ordered[query] = runs.ranked((*ranking.ids, *rest), [*scores, *below])
-        return ordered
+    The others follow in their old order, with scores one apart.
+    """
+    first = {query: ranking.top(depth) for query, ranking in run.items()}
+    ordered = rerank(first, queries, texts, reranker)
+    for query, ranking in ordered.items():
+        if rest := run[query].ids[depth:]:
+            scores = ranking.scores.tolist()
+            below = [scores[-1] - place for place in range(1, len(rest) + 1)]
+            ordered[query] = runs.ranked((*ranking.ids, *rest), [*scores, *below])
+    return ordered
 
 
 def texts_of(index: Artifact) -> Texts:

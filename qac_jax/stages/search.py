@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
 from qac_jax.formats import runs as run_files
+from qac_jax.formats.queries import read_queries
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.hosts import Hosts
@@ -23,11 +24,9 @@ from qac_jax.retrieval import fusion
 from qac_jax.retrieval.fusion import SCALES, THEORETICAL
 
 
-if TYPE_CHECKING:
-    from qac_jax.retrieval.search import Reranking
-
-
 RUN = "run.trec"
+# Pairs of a reranked piece: an interruption loses at most one piece.
+_PAIRS = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,80 +77,80 @@ class Search(Stage):
             raise UserError("--candidates need their passages' texts; give --passages DIR")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.inference.reranker import Reranker
         from qac_jax.live import convert
+        from qac_jax.retrieval import search
 
         index = inputs.path("index") if "index" in inputs else None
         if index is not None and (known := convert.approximation(index)) is not None:
             out.info["approximate"] = known
         if not self.reranker:
-            searched = out.inner("search")
-            pieces = self._search(inputs, searched)
+            searched, pieces = self._search(inputs, out)
             out.count = sum(piece.items for piece in pieces)
             if out.joins:
                 _join(out, searched, pieces)
             return
         work = out.inner("rerank")
-        reranking = self._candidates(inputs, out, work)
+        rankings = run_files.read_run(self._candidates(inputs, out, work), self.k)
+        texts = {q.id: q.text for q in read_queries(self.queries) if q.id in rankings}
+        if absent := [name for name in rankings if name not in texts]:
+            raise UserError(
+                f"{len(absent)} queries of the run have no text in {self.queries}, such as "
+                f"{min(absent)!r}; give the queries that were searched with"
+            )
+        given = inputs.get_artifact("passages")
+        read = (
+            search.passage_texts([given]) if given else convert.texts_of(inputs.artifact("index"))
+        )
+        depth = self._depth()
+        load = functools.cache(lambda: Reranker.load(self.reranker, self.pairs, self.inference))
 
         def rerank(piece: ShardFile, bar: progress.Bar) -> None:
-            run_files.write_run(work.part(piece.name), reranking.reranked(piece.job))
+            some = {query: rankings[query] for query in piece.job}
+            found = search.reranked(some, texts, read, depth, load())
+            run_files.write_run(work.part(piece.name), found)
 
-        pieces = _pieces(reranking.pieces())
+        pieces = _pieces(rankings, max(1, _PAIRS // depth))
         sharded(work, pieces, rerank, "rerank", "queries")
         if out.joins:
             _join(out, work, pieces)
-        out.count = len(reranking.run)
+        out.count = len(rankings)
 
-    def _search(self, inputs: Inputs, work: Writer) -> list[ShardFile]:
-        """The run of the index, in pieces of some queries each."""
+    def _search(self, inputs: Inputs, out: Writer) -> tuple[Writer, list[ShardFile]]:
+        """The run of the index, in pieces of some queries each, and where they are."""
         from qac_jax.live.convert import opened_index
         from qac_jax.retrieval import search
 
+        work = out.inner("search")
         index = opened_index(inputs.path("index"), self.encoder, self.where, self.hybrid)
         texts = search.asked(self.queries)
-        pieces = _pieces(search.pieces(texts))
 
         def find(piece: ShardFile, bar: progress.Bar) -> None:
             run = index.run({name: texts[name] for name in piece.job}, self.k)
             run_files.write_run(work.part(piece.name), run)
 
+        pieces = _pieces(texts, search.TOGETHER)
         sharded(work, pieces, find, "search", "queries")
-        return pieces
+        return work, pieces
 
     def _depth(self) -> int:
         return min(self.rerank_depth or self.k, self.k)
 
-    def _candidates(self, inputs: Inputs, out: Writer, work: Writer) -> Reranking:
-        """The candidates of the cross-encoder: of --candidates, or the top k of the index."""
-        from qac_jax.live import convert
-        from qac_jax.retrieval.search import Reranking, passage_texts
-
+    def _candidates(self, inputs: Inputs, out: Writer, work: Writer) -> str:
+        """The run of --candidates, or of the index."""
         if "candidates" in inputs:
             (run,) = run_files.run_files(inputs.path("candidates")).values()
-        else:
-            if RUN not in work.done:
-                searched = out.inner("search")
-                pieces = self._search(inputs, searched)
-                hosts.once("candidates", lambda: _join(work, searched, pieces))
-            run = os.fspath(work.path / RUN)
-        passages = inputs.get_artifact("passages")
-        known = (
-            passage_texts([passages]) if passages else convert.texts_of(inputs.artifact("index"))
-        )
-        return Reranking.read(
-            run,
-            self.queries,
-            texts=known,
-            k=self.k,
-            depth=self._depth(),
-            model=self.reranker,
-            options=self.pairs,
-            inference=self.inference,
-        )
+            return run
+        if RUN not in work.done:
+            found = self._search(inputs, out)
+            hosts.once("candidates", lambda: _join(work, *found))
+        return os.fspath(work.path / RUN)
 
 
-def _pieces(of: Sequence[list[str]]) -> list[ShardFile]:
-    return [ShardFile(f"piece-{n:06d}.trec", len(names), names) for n, names in enumerate(of)]
+def _pieces(queries: Iterable[str], size: int) -> list[ShardFile]:
+    names = list(queries)
+    groups = [names[start : start + size] for start in range(0, len(names), size)]
+    return [ShardFile(f"piece-{n:06d}.trec", len(some), some) for n, some in enumerate(groups)]
 
 
 def _join(out: Writer, work: Writer, pieces: Sequence[ShardFile]) -> None:

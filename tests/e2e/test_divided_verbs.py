@@ -16,6 +16,7 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import search
 from qac_jax.stages import mine as label_stage
 from qac_jax.stages import mine as mine_stage
+from qac_jax.stages import search as search_stage
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.extract import Extract
 from qac_jax.stages.generate import Generate
@@ -109,7 +110,7 @@ SLOW.append(pytest.param(embed, 4, marks=pytest.mark.slow))
 )
 def test_hosts_are_one(verb, hosts, road, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(search, "TOGETHER", 2)
-    monkeypatch.setattr(search, "_PAIRS", 10)
+    monkeypatch.setattr(search_stage, "_PAIRS", 10)
     monkeypatch.setattr(label_stage, "_LABELLED", 2)
     monkeypatch.setattr(mine_stage, "_MINED", 2)
     toy_hosts.be_impatient(monkeypatch)
