@@ -22,7 +22,7 @@ from qac_jax.artifacts import Artifact, Writer, stores
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.files import Line, expand, json_object, parsed, plain_name, string
+from qac_jax.formats.files import Line, expand, json_object, parsed, string
 from qac_jax.formats.files import find as find_file
 from qac_jax.formats.identities import IdSet, repeated_id
 from qac_jax.formats.records import Records, write_records
@@ -129,15 +129,6 @@ def read_tokens(path: str) -> Iterator[dict[str, Any]]:
 
 def detect(path: str) -> str:
     """The format of a corpus, by its name and first line."""
-    if (
-        os.path.isdir(path)
-        and format_of(path) == FOLDER
-        and not any(plain_name(name).endswith((".jsonl", ".tsv")) for name in os.listdir(path))
-    ):
-        raise UserError(
-            f"{path} holds no corpus of lines (corpus.jsonl, *.jsonl, *.tsv); make passages of its "
-            "files with qac prepare, format folder, and give these"
-        )
     start = sample(expand(path, (".jsonl", ".tsv"))[0], path)
     if start.record and ("tokens" in start.record or isinstance(start.record.get("text"), list)):
         return TOKENS
@@ -159,12 +150,8 @@ def format_of(path: str) -> str:
 
 
 def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
-    """The texts at a location that an artefact stored; None if they were moved or changed.
-
-    `location` has "relative" (to the folder `base`), so that folders can be moved together, and
-    "path".
-    """
-    for place in (os.path.join(os.fspath(base), location["relative"]), location["path"]):
+    """The texts at a location that an artefact stored; None if they were moved or changed."""
+    for place in places(location, base):
         stores.present(place)
         if os.path.exists(os.path.join(place, artifacts.COMMIT)):
             artifact = artifacts.load(place)
@@ -173,10 +160,26 @@ def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
     return None
 
 
-def location(artifact: Artifact, base: epath.PathLike) -> dict[str, str]:
+def places(known: Mapping[str, Any], base: epath.PathLike) -> tuple[str, str]:
+    """Where a folder may be that an artefact in `base` refers to: both may be moved together."""
+    path = str(known["path"])
+    return os.path.normpath(os.path.join(os.fspath(base), known.get("relative", path))), path
+
+
+def location(artifact: Artifact, base: epath.PathLike) -> dict[str, Any]:
     path = os.path.abspath(os.fspath(artifact.path))
-    relative = os.path.relpath(path, os.path.abspath(os.fspath(base)))
-    return {"path": path, "relative": relative, "identity": artifact.identity}
+    return seen_from({"path": path, "identity": artifact.identity}, base, base)
+
+
+def seen_from(
+    known: Mapping[str, Any], base: epath.PathLike, new: epath.PathLike
+) -> dict[str, Any]:
+    """A location that an artefact in `base` stored as one in the folder `new` stores it."""
+    together, path = places(known, base)
+    path = together if os.path.isdir(together) else path
+    if not os.path.isabs(path) or "://" in f"{path} {new}":
+        return {**known, "path": path}  # a name at the Hub, or in a store
+    return {**known, "path": path, "relative": os.path.relpath(path, os.path.abspath(new))}
 
 
 def write_ids(out: Writer, ids: Iterable[str]) -> int:

@@ -15,11 +15,10 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from etils import epath
 
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact, Writer, stores
@@ -109,11 +108,7 @@ class Index(Searchable):
 
 def place_of_encoder(index: Artifact, moved: str = "") -> str:
     """Where the encoder of an index is: as given, beside the index as before, or where it was."""
-    known = index.info["encoder"]
-    places = [moved or known["path"]]
-    if not moved and "relative" in known:
-        together = os.path.join(os.fspath(index.path), known["relative"])
-        places.insert(0, os.path.normpath(together))
+    places = [moved] if moved else corpus.places(index.info["encoder"], index.path)
     for place in places:
         stores.present(place)
         if os.path.isdir(place):
@@ -187,27 +182,3 @@ def encoder_of(added: Artifact) -> dict[str, Any]:
     """The encoder that made these vectors, and its options."""
     identity = added.inputs.get("encoder") or added.inputs.get("model")
     return {**added.info["encoder"], "identity": identity}
-
-
-def encoder_seen_from(known: Mapping[str, Any], out: Writer, base: str = "") -> dict[str, Any]:
-    """The location of an encoder, also relative to the new folder: both may be moved together.
-    `base`: the folder of the index that it is taken from."""
-    path = known["path"]
-    if base and "relative" in known:
-        together = os.path.normpath(os.path.join(base, known["relative"]))
-        path = together if os.path.isdir(together) else path
-    if not os.path.isabs(path) or "://" in path or "://" in str(out.path):
-        return {**known, "path": path}  # a name at the Hub, or in a store
-    relative = os.path.relpath(path, os.path.abspath(os.fspath(out.path)))
-    return {**known, "path": path, "relative": relative}
-
-
-def texts_seen_from(
-    folder: epath.Path, known: Iterable[Mapping[str, Any]], out: Writer
-) -> list[dict[str, Any]]:
-    """The locations of texts that a folder refers to, relative to the new folder."""
-    return [
-        {**entry, **(corpus.location(text, out.path) if text else {})}
-        for entry in known
-        for text in [corpus.find(entry, folder)]
-    ]

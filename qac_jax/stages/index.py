@@ -120,12 +120,12 @@ class Index(Stage):
         if corpus.IDS_OFFSETS not in out.done:
             corpus.write_ids(out, corpus.Ids(added))
         out.count = len(vectors)
-        texts = [{**added.info["texts"], "rows": len(vectors)}]
+        texts = {**added.info["texts"], "rows": len(vectors)}
         out.info.update(
             method=method,
             dimension=vectors.width,
-            encoder=index.encoder_seen_from(index.encoder_of(added), out),
-            texts=index.texts_seen_from(added.path, texts, out),
+            encoder=corpus.seen_from(index.encoder_of(added), added.path, out.path),
+            texts=[corpus.seen_from(texts, added.path, out.path)],
         )
         if method != index.EXACT and self.target_recall:
             searcher = approximate.opened(method, out.path, vectors.width, parts)
@@ -291,8 +291,8 @@ class Hybrid(Stage):
             weight=settings.weight,
             windows=settings.windows if dense.windows else 0.0,
             cosine=cosine,
-            encoder=index.encoder_seen_from(made_by, out, os.fspath(known.path)),
-            texts=index.texts_seen_from(known.path, known.info["texts"], out),
+            encoder=corpus.seen_from(made_by, known.path, out.path),
+            texts=[corpus.seen_from(text, known.path, out.path) for text in known.info["texts"]],
         )
 
     def summary(self, artifact: Artifact) -> str:

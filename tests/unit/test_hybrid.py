@@ -162,8 +162,8 @@ def test_settings_and_other_passages_are_refused(road, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             built(road, tmp_path / "out", **settings)
-    for name, difference in (("fewer", "40 and 39"), ("other", "'x39' is only in the latter")):
-        with pytest.raises(UserError, match=f"hold different passages .{difference}."):
+    for name in ("fewer", "other"):
+        with pytest.raises(UserError, match="hold different passages"):
             built(road, tmp_path / "out", f"bm25_{name}")
 
 
