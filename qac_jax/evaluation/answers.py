@@ -29,7 +29,6 @@ MEASURES = ("hit@5", "hit@20", "hit@100")
 
 # Separates tokens in a joined text: a control character, which no token contains.
 _SEPARATOR = "\n"
-_SIGMA = frozenset("σς")
 
 Matcher = Callable[[str], bool]
 
@@ -68,13 +67,16 @@ def matcher(answers: Sequence[str], form: str = "text") -> Matcher:
 
 
 def _by_tokens(answers: Sequence[str]) -> Matcher:
-    wanted = [(_probe(parts), _join(parts)) for answer in answers if (parts := tokens(answer))]
+    wanted = [
+        (max(parts, key=len).casefold(), _joined(answer))
+        for answer in answers
+        if (parts := tokens(answer))
+    ]
 
     def holds(text: str) -> bool:
         # Searching for a word of the answer first decides most passages; tokenizing is slow.
-        plain = unicodedata.normalize("NFD", text).lower()
-        likely = [joined for probe, joined in wanted if probe in plain]
-        return bool(likely) and any(joined in _joined(text) for joined in likely)
+        plain = unicodedata.normalize("NFD", text).casefold()
+        return any(word in plain and answer in _joined(text) for word, answer in wanted)
 
     return holds
 
@@ -98,21 +100,9 @@ def _by_pattern(answers: Sequence[str]) -> Matcher:
     return holds
 
 
-def _join(parts: Sequence[str]) -> str:
-    return f"{_SEPARATOR}{_SEPARATOR.join(parts)}{_SEPARATOR}"
-
-
 @functools.lru_cache(maxsize=1 << 14)
 def _joined(text: str) -> str:
-    return _join(tokens(text))
-
-
-def _probe(parts: Sequence[str]) -> str:
-    """A string that every text with these tokens contains when it is lower-cased as a whole.
-
-    How a capital sigma is lower-cased depends on its neighbours, so it is not searched for.
-    """
-    return max((part for part in parts if not _SIGMA & set(part)), key=len, default="")
+    return f"{_SEPARATOR}{_SEPARATOR.join(tokens(text))}{_SEPARATOR}"
 
 
 def evaluate(

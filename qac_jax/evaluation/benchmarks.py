@@ -6,7 +6,7 @@ layout with any search engine:
     def searcher(collection):               # indexes collection.path's corpus
         return search                       # search(queries, k) -> run
 
-    results = evaluate_folder("data/beir", searcher)
+    results = [result for result, run in evaluate_folder("data/beir", searcher)]
 
 A `Suite` holds the metrics of many collections as in the AugTriever paper (Tables 1 and 6): MS
 MARCO, 14 BEIR sets, six question sets. An average exists only when all its members do.
@@ -14,12 +14,12 @@ MARCO, 14 BEIR sets, six question sets. An average exists only when all its memb
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qac_jax import progress
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.evaluation import metrics
-from qac_jax.evaluation.metrics import IR_MEASURES, MEASURES, Judgements
+from qac_jax.evaluation.metrics import MEASURES, OVER, Judgements
 from qac_jax.evaluation.results import Judge, Result
 from qac_jax.fields import option
 from qac_jax.formats.files import find
@@ -124,29 +124,21 @@ _ALIASES = {
 }
 
 
-def protocol(name: str) -> Protocol:
-    if name not in PROTOCOLS:
-        raise UserError(f"unknown protocol {name!r}; {nearest(name, PROTOCOLS)}")
-    return PROTOCOLS[name]
-
-
 @dataclasses.dataclass(frozen=True)
 class Judging:
     """How rankings are judged."""
 
-    protocol: str = option(
-        "own", "evaluation protocol", choices=("own", "msmarco", "trec_dl", "beir")
-    )
+    protocol: str = option("own", "evaluation protocol", choices=tuple(PROTOCOLS))
     measures: tuple[str, ...] = option(
         (),
         "metrics, such as ndcg@10,mrr@10,map or nDCG@10,RR@10,AP (default: the protocol's)",
-        shown=tuple(dict.fromkeys((*MEASURES, *IR_MEASURES))),
+        shown=MEASURES,
     )
     level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)")
     over: str = option(
         "",
         "queries to average over: judged, retrieved or answerable (default: the protocol's)",
-        choices=("", "judged", "retrieved", "answerable"),
+        choices=("", *OVER),
     )
     depth: int = option(
         0, "evaluate at most N passages of each ranking (0: all, or the protocol's number)"
@@ -157,17 +149,16 @@ class Judging:
         """Whether anything differs from what a collection's own protocol says."""
         return bool(self.protocol != "own" or self.measures or self.level or self.over)
 
-    def own_measures(self, level: int = 1) -> tuple[str, ...]:
-        return tuple(metrics.own_name(measure, level) for measure in self.measures)
+    def own_measures(self) -> tuple[str, ...]:
+        return tuple(map(metrics.own_name, self.measures))
 
     def resolved(self) -> Protocol:
         """The protocol with what was chosen instead."""
-        rules = protocol(self.protocol)
-        level = self.level or rules.level
+        rules = PROTOCOLS[self.protocol]
         return dataclasses.replace(
             rules,
-            measures=self.own_measures(level) or rules.measures,
-            level=level,
+            measures=self.own_measures() or rules.measures,
+            level=self.level or rules.level,
             over=self.over or rules.over,
         )
 
@@ -200,22 +191,10 @@ class Collection:
     split: str
 
     @property
-    def protocol(self) -> str:
+    def rules(self) -> Protocol:
         """BEIR's for its sets, with MS MARCO."""
         name = set_name(self.name.split("/")[0])
-        return "beir" if name in BEIR14 or name == MSMARCO else "own"
-
-    def judgements(self) -> dict[str, dict[str, int]]:
-        return by_query(read_judgements(judgements_file(self.path, self.split)))
-
-    def queries(self, judged: Mapping[str, object]) -> list[Query]:
-        queries = [query for query in read_queries(self.path) if query.id in judged]
-        if absent := judged.keys() - {query.id for query in queries}:
-            raise UserError(
-                f"{len(absent)} judged queries of {self.path} have no text in queries.jsonl, such "
-                f"as {min(absent)!r}; fetch the file again or take them out of the judgements"
-            )
-        return queries
+        return PROTOCOLS["beir" if name in BEIR14 or name == MSMARCO else "own"]
 
 
 SearchFunction = Callable[[Sequence[Query], int], Mapping[str, Ranking]]
@@ -257,23 +236,6 @@ def _children(folder: str) -> list[str]:
     return [path for path in paths if os.path.isdir(path)]
 
 
-def evaluate_collection(
-    collection: Collection, search: SearchFunction, rules: Protocol | None = None, depth: int = 0
-) -> tuple[Result, Run]:
-    """Searches and evaluates one collection (`depth` passages a query): metrics and run."""
-    rules = rules or protocol(collection.protocol)
-    if depth:
-        rules = dataclasses.replace(rules, depth=depth)
-    judgements = collection.judgements()
-    # One more, so that `depth` passages remain when a query retrieves itself.
-    found = search(collection.queries(judgements), rules.depth + (not rules.self_hits))
-    run = {
-        query: (ranking if rules.self_hits else ranking.without(query)).top(rules.depth)
-        for query, ranking in found.items()
-    }
-    return judge(collection.name, run, judgements, rules), run
-
-
 def evaluate_folder(
     folder: str | os.PathLike[str],
     searcher: Searcher,
@@ -281,18 +243,31 @@ def evaluate_folder(
     split: str = "",
     rules: Protocol | None = None,
     depth: int = 0,
-    keep: Callable[[Collection, Run], None] | None = None,
-) -> list[Result]:
-    """All collections of a folder, one after the other; `keep` is called with each run."""
-    results = []
+) -> Iterator[tuple[Result, Run]]:
+    """Searches and evaluates all collections of a folder, one after the other.
+
+    `rules` (default: the collection's own) and `depth` passages a query are of all of them.
+    """
     for collection in collections(folder, split):
-        outcome, run = evaluate_collection(collection, searcher(collection), rules, depth)
-        if keep is not None:
-            keep(collection, run)
-        results.append(outcome)
-        figures = ", ".join(f"{m} {v:.4f}" for m, v in list(outcome.mean.items())[:2])
-        progress.say(f"{collection.name}: {figures} ({outcome.queries:,} queries)")
-    return with_forums_together(results)
+        own = rules or collection.rules
+        own = dataclasses.replace(own, depth=depth or own.depth)
+        judgements = by_query(read_judgements(judgements_file(collection.path, collection.split)))
+        queries = [query for query in read_queries(collection.path) if query.id in judgements]
+        if absent := judgements.keys() - {query.id for query in queries}:
+            raise UserError(
+                f"{len(absent)} judged queries of {collection.path} have no text in queries.jsonl, "
+                f"such as {min(absent)!r}; fetch the file again or take them out of the judgements"
+            )
+        # One more, so that `depth` passages remain when a query retrieves itself.
+        found = searcher(collection)(queries, own.depth + (not own.self_hits))
+        run = {
+            query: (ranking if own.self_hits else ranking.without(query)).top(own.depth)
+            for query, ranking in found.items()
+        }
+        result = judge(collection.name, run, judgements, own)
+        figures = ", ".join(f"{m} {v:.4f}" for m, v in list(result.mean.items())[:2])
+        progress.say(f"{collection.name}: {figures} ({result.queries:,} queries)")
+        yield result, run
 
 
 def with_forums_together(results: Sequence[Result]) -> list[Result]:

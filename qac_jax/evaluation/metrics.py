@@ -8,9 +8,8 @@
 `recall@k` is the share of all relevant passages. `ndcg` uses grades as linear gains; for all other
 measures a passage is relevant from grade `level` on.
 
-Measures may be named as ir_measures (MacAvaney et al. 2022) names them: `nDCG@10`, `RR@10`,
-`AP(rel=2)@100`. They are the same, since both take trec_eval's, but there every measure has a
-lowest relevant grade of its own, and here one evaluation has one.
+Measures may be named as ir_measures (MacAvaney et al. 2022) names them: `nDCG@10`, `RR@10`, `AP`.
+They are the same, since both take trec_eval's.
 """
 
 import math
@@ -30,15 +29,11 @@ Judgements = Mapping[str, Mapping[str, int]]
 OVER = ("judged", "retrieved", "answerable")
 
 _TREC_WHOLE = ("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_ret", "num_rel", "num_rel_ret")
-# The forms of measures; K is a number. In ir_measures' names (rel=N) before the @ is the level.
+# The forms of measures; K is a number.
 MEASURES = (
     *("ndcg@K", "mrr@K", "recall@K", "hit@K", "map@K", "precision@K", "capped_recall@K"),
     *_TREC_WHOLE,
     *("ndcg_cut_K", "recall_K", "map_cut_K", "P_K", "success_K"),
-)
-IR_MEASURES = (
-    *("nDCG@K", "RR@K", "R@K", "Success@K", "AP@K", "P@K"),
-    *("AP", "nDCG", "RR", "Rprec", "Bpref", "NumRet", "NumRel"),
 )
 
 # Our names -> trec_eval's, which are valid too ("ndcg_cut_10", "Rprec").
@@ -49,11 +44,7 @@ _CUT = re.compile(rf"({'|'.join(_TREC_CUT)})[_.]([1-9]\d*)")
 _BATCH = 256
 
 # ir_measures' names -> ours, of a whole ranking and of its top k.
-_IR = re.compile(r"([A-Za-z]+)(?:\(rel=(\d+)\))?(?:@([1-9]\d*))?")
-_IR_WHOLE = dict(
-    nDCG="ndcg", RR="recip_rank", AP="map", Rprec="Rprec", Bpref="bpref", NumRet="num_ret",
-    NumRel="num_rel",
-)  # fmt: skip
+_IR_WHOLE = {"nDCG": "ndcg", "RR": "recip_rank", "AP": "map", "Bpref": "bpref"}
 _IR_CUT = dict(nDCG="ndcg", RR="mrr", R="recall", AP="map", P="precision", Success="hit")
 
 
@@ -70,8 +61,6 @@ class QueryScores:
         return [query for query in self.per_query if query not in self.retrieved]
 
     def queries(self, over: str = "judged") -> list[str]:
-        if over not in OVER:
-            raise UserError(f"means over {over!r} queries are unknown; {nearest(over, OVER)}")
         if over == "judged":
             return list(self.per_query)
         chosen = self.retrieved if over == "retrieved" else self.answerable
@@ -199,20 +188,7 @@ def _parse(measure: str) -> str | tuple[_Own, int]:
     raise UserError(f"unknown measure {measure!r}; {nearest(measure, names)}")
 
 
-def own_name(measure: str, level: int = 1) -> str:
+def own_name(measure: str) -> str:
     """Our name of a measure; what only we name so stays as it is."""
-    found = _IR.fullmatch(measure)
-    name, grade, cut = found.groups() if found else ("", None, None)
-    known = _IR_CUT if cut else _IR_WHOLE
-    if name not in known:
-        return measure
-    if name == "nDCG" and grade:
-        raise UserError(f"{measure}: nDCG uses all grades; write {name}{f'@{cut}' if cut else ''}")
-    if grade and int(grade) != level:
-        raise UserError(
-            f"{measure} counts grades from {grade} on as relevant, but this evaluation from "
-            f"{level} on; pass --level {grade}, or measure it in an evaluation of its own"
-        )
-    if name == "NumRet" and grade:
-        return "num_rel_ret"
-    return f"{known[name]}@{cut}" if cut else known[name]
+    name, at, cut = measure.partition("@")
+    return (_IR_CUT if at else _IR_WHOLE).get(name, name) + at + cut

@@ -20,7 +20,7 @@ from qac_jax.evaluation.significance import Comparison
 from qac_jax.fields import option, part
 from qac_jax.formats import runs as run_files
 from qac_jax.formats.queries import Query
-from qac_jax.formats.runs import Ranking, Run
+from qac_jax.formats.runs import Run
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.inputs import FILE, Inputs, Plan, Plans, Ref, input, model_input, one_of
@@ -179,18 +179,19 @@ class EvaluateBeir(Stage):
 
             return search
 
-        def keep(collection: Collection, run: Mapping[str, Ranking]) -> None:
-            with out.open(f"runs/{collection.name}.trec") as file:
-                run_files.write_lines(file, run)
-
-        judged = benchmarks.evaluate_folder(
+        judged = []
+        for result, run in benchmarks.evaluate_folder(
             inputs.path("beir"),
             searcher,
             split=self.split,
             rules=self.rules.resolved() if self.rules.chosen else None,
             depth=self.rules.depth,
-            keep=keep if self.keep_runs else None,
-        )
+        ):
+            judged.append(result)
+            if self.keep_runs:
+                with out.open(f"runs/{result.name}.trec") as file:
+                    run_files.write_lines(file, run)
+        judged = benchmarks.with_forums_together(judged)
         averages = suites.facts(judged) if suites.is_known(judged) else {}
         results.store(out, judged, {"comparisons": [], **averages})
 

@@ -68,7 +68,7 @@ def same(actual, expected):
 @pytest.mark.parametrize("case", CASES)
 def test_the_ms_marco_script(case):
     expected, run, judgements = read(case)
-    rules = benchmarks.protocol("msmarco")
+    rules = benchmarks.PROTOCOLS["msmarco"]
     for level, block in blocks(expected, "msmarco_script"):
         figures = {k: v for k, v in block.items() if "@" in k}
         names = {}
