@@ -33,8 +33,6 @@ QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
 DEPTH = 100
 # As in the released code: a "random" passage is at most this many passages away.
 _WINDOW = 100
-# If this many passages a wanted pair have no other passage in their document, no document has two.
-_ENOUGH = 20
 # Last rank and name of the groups of ranks in the plot.
 _GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
 _BEYOND = f"> {DEPTH}"
@@ -42,7 +40,7 @@ _BEYOND = f"> {DEPTH}"
 SHEET = ("number", "first", "second", "vote")
 KEY = ("number", "sort", "name")
 RATE = "highly related"
-_YES, _NO = ("1", "yes", "y", "true"), ("0", "no", "n", "false")
+_VOTES = {"1": True, "yes": True, "0": False, "no": False}
 
 
 class ContextPair(NamedTuple):
@@ -58,17 +56,11 @@ class ContextPair(NamedTuple):
 def drawn_pairs(
     passages: Records, contexts: Records, at_most: int, seed: int = 0
 ) -> Iterator[ContextPair]:
-    """Pairs of every sort for the same random passages: those that have contexts of all sorts.
-
-    If every document is one passage, only pairs with queries.
-    """
+    """Pairs of every sort for the same random passages: those that have contexts of all sorts."""
     rng = random.Random(seed)
     rows = list(range(len(contexts)))
     rng.shuffle(rows)
-    # A generator of its own: draws for longer documents do not depend on single passages.
-    alone_rng = random.Random(seed)
-    alone: list[ContextPair] = []
-    drawn = passed = 0
+    drawn = 0
     for row in rows:
         record = contexts[row]
         texts = [context["text"] for context in record["contexts"]]
@@ -77,11 +69,6 @@ def drawn_pairs(
             continue
         near, siblings = _siblings(passages, position)
         if not siblings:
-            passed += 1
-            if len(alone) < at_most:
-                alone.append(ContextPair(position, record["_id"], alone_rng.choice(texts), QUERY))
-            if not drawn and passed == _ENOUGH * at_most:
-                break
             continue
         yield ContextPair(position, record["_id"], rng.choice(texts), QUERY)
         for sort, others in ((RANDOM, siblings), (NEARBY, near)):
@@ -90,8 +77,6 @@ def drawn_pairs(
         drawn += 1
         if drawn == at_most:
             return
-    if not drawn:
-        yield from alone
 
 
 def _siblings(passages: Records, position: int) -> tuple[list[int], list[int]]:
@@ -131,13 +116,14 @@ def rank_groups(
     pairs: Sequence[ContextPair], ranks: Sequence[int | None]
 ) -> dict[str, dict[str, float]]:
     """Sort -> group of ranks -> share of its pairs."""
-    counts: dict[str, dict[str, float]] = {}
+    found: dict[str, list[str]] = {}
     for pair, rank in zip(pairs, ranks, strict=True):
-        group = counts.setdefault(pair.sort, {**{n: 0.0 for _, n in _GROUPS}, _BEYOND: 0.0})
-        group[next((n for last, n in _GROUPS if rank and rank <= last), _BEYOND)] += 1
+        group = next((name for last, name in _GROUPS if rank and rank <= last), _BEYOND)
+        found.setdefault(pair.sort, []).append(group)
+    names = [*(name for _, name in _GROUPS), _BEYOND]
     return {
-        sort: {name: count / sum(group.values()) for name, count in group.items()}
-        for sort, group in counts.items()
+        sort: {name: groups.count(name) / len(groups) for name in names}
+        for sort, groups in found.items()
     }
 
 
@@ -230,21 +216,19 @@ def write_sheet(
     return len(chosen)
 
 
-def read_key(path: str | os.PathLike[str]) -> dict[int, str]:
+def read_key(path: str | os.PathLike[str]) -> dict[str, str]:
     """Number -> sort."""
-    return {number: row["sort"] for number, row, _ in _rows(path, ("number", "sort"))}
+    return {row["number"]: row["sort"] for row, _ in _rows(path, KEY)}
 
 
-def read_votes(path: str | os.PathLike[str], key: Mapping[int, str]) -> dict[int, bool]:
-    votes: dict[int, bool] = {}
-    for number, row, line in _rows(path, ("number", "vote")):
-        vote = row["vote"].strip().lower()
-        if number not in key:
-            raise DataError(f"number {number} is not in the key", file=str(path), line=line)
-        if vote not in _YES + _NO:
-            why = f"vote {row['vote']!r} is neither 1 (yes) nor 0 (no)"
-            raise DataError(why, file=str(path), line=line)
-        votes[number] = vote in _YES
+def read_votes(path: str | os.PathLike[str], key: Mapping[str, str]) -> dict[str, bool]:
+    votes: dict[str, bool] = {}
+    for row, line in _rows(path, SHEET):
+        vote = _VOTES.get(row["vote"].strip().lower())
+        if row["number"] not in key or vote is None:
+            why = f"vote {row['vote']!r} on number {row['number']}: expected 1 (yes) or 0 (no) on "
+            raise DataError(f"{why}a number of the key", file=str(path), line=line)
+        votes[row["number"]] = vote
     if missing := len(key.keys() - votes.keys()):
         why = f"votes on {missing} of {len(key)} numbers are missing; fill in all"
         raise DataError(why, file=str(path))
@@ -253,25 +237,17 @@ def read_votes(path: str | os.PathLike[str], key: Mapping[int, str]) -> dict[int
 
 def _rows(
     path: str | os.PathLike[str], columns: Sequence[str]
-) -> list[tuple[int, dict[str, str], int]]:
-    rows = []
+) -> Iterator[tuple[dict[str, str], int]]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         for row in reader:
-            why = ""
-            if absent := [name for name in columns if row.get(name) is None]:
-                why = f"has no column {absent[0]!r}; expected a sheet or key of qac analyse"
-            elif not row["number"].isdecimal():
-                why = f"{row['number']!r} is not a valid number"
-            if why:
+            if any(row.get(name) is None for name in columns):
+                why = f"expected {', '.join(columns)}, as in a sheet or key of qac analyse"
                 raise DataError(why, file=str(path), line=reader.line_num)
-            rows.append((int(row["number"]), row, reader.line_num))
-    if not rows:
-        raise DataError("has no lines; expected a sheet or key of qac analyse", file=str(path))
-    return rows
+            yield row, reader.line_num
 
 
-def counted(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> list[Result]:
+def counted(key: Mapping[str, str], judges: Sequence[Mapping[str, bool]]) -> list[Result]:
     """For each sort the share of its items for which at least half of the judges vote yes, and for
     each item the share of judges."""
     results = []
@@ -282,12 +258,12 @@ def counted(key: Mapping[int, str], judges: Sequence[Mapping[int, bool]]) -> lis
             if of == sort
         }
         rate = sum(share >= 0.5 for share in shares.values()) / len(shares)
-        per_item = {str(number): {RATE: share} for number, share in shares.items()}
+        per_item = {number: {RATE: share} for number, share in shares.items()}
         results.append(Result(sort, {RATE: rate}, per_item, len(shares)))
     return results
 
 
-def fleiss_kappa(judges: Sequence[Mapping[int, bool]]) -> float:
+def fleiss_kappa(judges: Sequence[Mapping[str, bool]]) -> float:
     """Agreement of judges beyond chance (Fleiss, 1971): 1 if they always agree, 0 as by chance.
 
     If all votes are equal, agreement by chance is complete too; kappa is 1 then.

@@ -11,9 +11,8 @@ loss trains s(p⁺, q) to be above s(p⁺, p⁻).
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,10 +39,6 @@ class Similarity:
     cosine_to_query: float
     cosine_to_negatives: float
     by_rank: tuple[float | None, ...]
-
-    @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Similarity:
-        return cls(**{**record, "by_rank": tuple(record["by_rank"])})
 
 
 def compare(
@@ -138,14 +133,3 @@ def by_answers(
             if len(judged) == at_most:
                 break
     return judged
-
-
-def names_of(folders: Sequence[str]) -> list[str]:
-    """What encoders are called: by the part of their paths that differs."""
-    paths = [os.path.normpath(folder).split(os.sep) for folder in folders]
-    if len({path[-1] for path in paths}) == len(paths):
-        return [path[-1] for path in paths]
-    for end in (-1, 0):
-        while all(len(path) > 1 for path in paths) and len({path[end] for path in paths}) == 1:
-            paths = [path[:-1] if end else path[1:] for path in paths]
-    return ["/".join(path) for path in paths]

@@ -176,7 +176,7 @@ def seen_from(
 ) -> dict[str, Any]:
     """A location that an artefact in `base` stored as one in the folder `new` stores it."""
     together, path = places(known, base)
-    path = together if os.path.isdir(together) else path
+    path = os.path.abspath(together) if os.path.isdir(together) else path
     if not os.path.isabs(path) or "://" in f"{path} {new}":
         return {**known, "path": path}  # a name at the Hub, or in a store
     return {**known, "path": path, "relative": os.path.relpath(path, os.path.abspath(new))}

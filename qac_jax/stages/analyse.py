@@ -149,8 +149,11 @@ class Similarities(Stage):
         judged = by_query(read_judgements(inputs.text("qrels"))) if self.qrels else None
         passages = inputs.records("passages")
         limits = {"depth": self.depth, "at_most": self.at_most}
+        names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
+        if len({*names}) < len(names):
+            names = folders
         similarities: dict[str, similarity.Similarity] = {}
-        for name, folder, file in zip(similarity.names_of(folders), folders, files, strict=True):
+        for name, folder, file in zip(names, folders, files, strict=True):
             run = runs.read_run(file, self.depth)
             relevant = judged
             if relevant is None:
