@@ -43,7 +43,6 @@ class Module:
     stars: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
-    constants: set[str] = field(default_factory=set)
     exported: list[str] | None = None
     reexported: set[str] = field(default_factory=set)  # `import a as a`: meant to be seen
     # (module, name, method, docstring) of calls of add_newdoc, for what is compiled.
@@ -149,8 +148,6 @@ def _assign(module: Module, target: ast.expr, value: ast.expr) -> None:
         module.aliases.setdefault(target.id, dotted)
     elif isinstance(value, ast.Call) and (dotted := _dotted(value.func)):
         module.instances.setdefault(target.id, dotted)
-    else:
-        module.constants.add(target.id)
 
 
 def _names_in(value: ast.expr) -> Iterator[str]:
@@ -161,8 +158,6 @@ def _names_in(value: ast.expr) -> Iterator[str]:
             yield name
         case ast.List() | ast.Tuple() | ast.Set():
             parts = value.elts
-        case ast.Starred():
-            parts = [value.value]
         case ast.BinOp():
             parts = [value.left, value.right]
         case ast.Attribute():  # module.__all__, or a list that a module made for it
@@ -210,16 +205,6 @@ class Definition(NamedTuple):
     name: str = ""
 
 
-class _Candidate(NamedTuple):
-    """A public name; the smallest candidate of a definition is its title."""
-
-    foreign: bool
-    renamed: bool
-    rank: int
-    depth: int
-    name: str
-
-
 # From the best: where the author says it belongs, a package's own surface, the rest.
 _SET_MODULE, _PACKAGE, _STAR, _MODULE = range(4)
 
@@ -239,7 +224,8 @@ class Names:
 
     def public_names(self) -> dict[Definition, list[str]]:
         """Every name of every definition that can be seen from outside, the best first."""
-        named: dict[Definition, set[_Candidate]] = defaultdict(set)
+        # The smallest candidate of a definition is its title.
+        named: dict[Definition, set[tuple[bool, bool, int, int, str]]] = defaultdict(set)
 
         def add(rank: int, module: str, definition: Definition, name: str) -> None:
             # scipy.stats.norm is an instance of norm_gen, and the name that people know.
@@ -249,7 +235,7 @@ class Names:
             tops = [one.partition(".")[0] for one in (module, definition.module)]
             foreign = rank in (_PACKAGE, _MODULE) and tops[0] != tops[1]
             full = f"{module}.{name}"
-            named[definition].add(_Candidate(foreign, renamed, rank, module.count("."), full))
+            named[definition].add((foreign, renamed, rank, module.count("."), full))
 
         for module in self.modules.values():
             for name, member in module.members.items():
@@ -269,19 +255,7 @@ class Names:
                         held = self.resolve(definition.module, below)
                         if held and held.name:
                             add(_STAR, f"{module.name}.{name}", held, below)
-        return {d: list(dict.fromkeys(c.name for c in sorted(named[d]))) for d in named}
-
-    def undocumented(self) -> list[str]:
-        """Names in `__all__` of public modules behind which no Python source stands."""
-        missing = {
-            f"{module.name}.{name}"
-            for module in self.modules.values()
-            # A deprecated module may forward every access: its names live elsewhere.
-            if is_public(module.name) and module.exported and "__getattr__" not in module.members
-            for name in self._surface(module)
-            if self.resolve(module.name, name) is None
-        }
-        return sorted(missing, key=lambda name: (name.count("."), name))
+        return {d: list(dict.fromkeys(name for *_, name in sorted(named[d]))) for d in named}
 
     def resolve(self, module: str, name: str) -> Definition | None:
         """What a name in a module means; None for what lies outside or is compiled."""
@@ -310,8 +284,6 @@ class Names:
         for star in reversed(module.stars):
             if name in self._seen_by_star(star) and (definition := self.resolve(star, name)):
                 return definition
-        if name in module.constants or name in module.aliases or name in module.instances:
-            return Definition(module_name, name)
         return self._module(f"{module_name}.{name}")
 
     def resolve_dotted(self, module: str, dotted: str) -> Definition | None:
@@ -338,9 +310,8 @@ class Names:
         return Definition(name) if name in self.modules else None
 
     def _seen_by_star(self, name: str) -> set[str]:
-        return (
-            set(self._exported(self.modules[name], frozenset())) if name in self.modules else set()
-        )
+        module = self.modules.get(name)
+        return set(self._exported(module, frozenset())) if module else set()
 
     def _surface(self, module: Module) -> Iterator[str]:
         """The names that a module shows to its users."""

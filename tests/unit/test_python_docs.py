@@ -8,7 +8,7 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.formats import docstrings, documents
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.python_names import Definition, Names, parse
+from qac_jax.formats.python_names import Names, parse
 from qac_jax.formats.readers import python_docs
 
 
@@ -126,13 +126,10 @@ def test_a_package_that_lists_a_name_is_its_home():
     assert found["p.sub.impl:Thing"] == ["p.sub.Thing", "p.Thing", "p.sub.impl.Thing"]
 
 
-def test_circular_imports_end_and_what_is_compiled_is_told():
-    init = b"from ._a import x\nfrom ._c import fast\n__all__ = ['x', 'fast', 'N']\nN = 1"
-    again = b"from p import x"
+def test_circular_imports_end():
+    init, again = b"from ._a import x", b"from p import x"
     names = Names({"p": parse(init, "p", True), "p._a": parse(again, "p._a", False)})
     assert names.resolve("p", "x") is None
-    assert names.undocumented() == ["p.fast", "p.x"]
-    assert names.resolve("p", "N") == Definition("p", "N")
 
 
 # Docstrings of packages as documents: a made-up package, then real ones.
@@ -242,13 +239,8 @@ def test_parts_know_summary_aliases_and_anchors(toymill):
 
 def test_what_is_left_out_is_told(toymill):
     bad = BadLines()
-    (toymill / "extra.py").write_text('__all__ = ["gone"]\nfrom ._c import gone')
     list(documents.read("python_docs", "toymill", bad=bad))
-    (toymill / "extra.py").unlink()
-    assert bad.left_out == {
-        "docstrings that stand elsewhere too": 1,
-        "names of toymill that are compiled or another package's, such as toymill.extra.gone": 1,
-    }
+    assert bad.left_out == {"docstrings that stand elsewhere too": 1}
 
 
 def test_the_held_out_fifth_can_be_left_out():
@@ -267,18 +259,16 @@ def test_the_held_out_fifth_can_be_left_out():
 def test_shards_are_packages_and_their_union_is_the_whole(toymill):
     everything = list(documents.read("python_docs", "toymill,json"))
     assert any(part["title"] == "json.loads" for d in everything for part in d.meta["parts"])
-    for count in (None, 1, 2, 9):
-        shards = documents.shards("python_docs", "toymill,json", count)
-        assert len(shards) == (2 if count is None else min(count, 2))
-        found = [d for shard in shards for d in documents.read_shard(shard)]
-        assert [dataclasses.asdict(d) for d in found] == [dataclasses.asdict(d) for d in everything]
+    shards = documents.shards("python_docs", "toymill,json", 9)
+    assert len(shards) == 2
+    found = [d for shard in shards for d in documents.read_shard(shard)]
+    assert list(map(dataclasses.asdict, found)) == list(map(dataclasses.asdict, everything))
 
 
 def test_mistakes_are_one_sentence():
     for packages, options, message in (
         ("scipi", {}, "'scipi' is not installed; .*did you mean 'scipy'"),
-        (" , ", {}, "no packages are named"),
-        ("scipy.stats", {}, "not a top-level package"),
+        ("scipy.stats", {}, "name top-level packages"),
         ("scipy", {"held_out": "no"}, "held_out='no'"),
     ):
         with pytest.raises(UserError, match=message):

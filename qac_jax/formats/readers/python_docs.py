@@ -17,7 +17,7 @@ from typing import Any
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats import docstrings
 from qac_jax.formats.bad_lines import BadLines, Place
-from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard, accepted
+from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard
 from qac_jax.formats.files import Piece
 from qac_jax.formats.python_names import Definition, Member, Module, Names, is_public, parse
 
@@ -29,13 +29,13 @@ DEFAULT_PACKAGES = "numpy,scipy,jax,flax,optax,nltk,stdlib"
 _MIN_WORDS = 5
 _HELD_OUT_SHARE = 5
 
-# What the format's options may be; the first is the default.
+# What the format's options may be: some of the kinds, one of the others.
 CHOICES = {
     "held_out": ("include", "exclude", "only"),
     "sections": ("all", "first"),
     "summary": ("keep", "drop"),
+    "kinds": ("module", "class", "method", "function"),
 }
-KINDS = ("module", "class", "method", "function")
 # A docstring, the public name of what it documents, the kind, and further names.
 _Part = tuple[str, str, str, list[str]]
 
@@ -48,21 +48,18 @@ _SKIPPED_FOLDERS = {
 def share(path: str, count: int | None, options: Mapping[str, str]) -> list[tuple[Piece, ...]]:
     """One package is one piece: its public names depend on all of it."""
     for name, allowed in CHOICES.items():
-        if options[name] not in allowed:
-            raise UserError(f"option {name}={options[name]!r}: expected {' or '.join(allowed)}")
-    if unknown := [kind for kind in _kinds(options["kinds"]) if kind not in KINDS]:
-        raise UserError(f"option kinds={unknown[0]!r}: expected some of {','.join(KINDS)}")
-    packages = list(dict.fromkeys(name.strip() for name in path.split(",") if name.strip()))
+        given = _parts(options[name]) if name == "kinds" else [options[name]]
+        if not set(given) <= set(allowed):
+            raise UserError(f"option {name}={options[name]!r}: expected one of {allowed}")
+    packages = list(dict.fromkeys(_parts(path)))
     if not packages:
         raise UserError(f"no packages are named; expected a list such as {DEFAULT_PACKAGES}")
     for package in packages:
         _root(package)
     shards = min(count or len(packages), len(packages))
     bounds = [len(packages) * i // shards for i in range(shards + 1)]
-    return [
-        tuple(Piece(name) for name in packages[low:high])
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    pieces = [Piece(name) for name in packages]
+    return [tuple(pieces[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
 def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
@@ -71,12 +68,11 @@ def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     for piece in shard.pieces:
         for document in _Package(piece.file, bad, shard.options).documents():
             if document.meta["held_out"] in wanted[shard.options["held_out"]]:
-                if accepted(document, bad):
-                    yield document
+                yield document
 
 
-def _kinds(option: str) -> list[str]:
-    return [kind.strip() for kind in option.split(",") if kind.strip()]
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def held_out(module: str) -> bool:
@@ -90,7 +86,7 @@ def versions(packages: str) -> dict[str, str]:
     import importlib.metadata as metadata
 
     installed = {}
-    for package in map(str.strip, packages.split(",")):
+    for package in _parts(packages):
         try:
             installed[package] = metadata.version(package)
         except (metadata.PackageNotFoundError, ValueError):
@@ -106,7 +102,7 @@ class _Package:
 
     def __init__(self, name: str, bad: BadLines, options: Mapping[str, str]):
         self.name = name
-        self.kinds = frozenset(_kinds(options["kinds"]) or KINDS)
+        self.kinds = _parts(options["kinds"]) or CHOICES["kinds"]
         self.first_only = options["sections"] == "first"
         self.without_summary = options["summary"] == "drop"
         self.modules = _modules(name, bad)
@@ -141,9 +137,6 @@ class _Package:
                 yield from self._document(
                     module, f"{module.name}:{name}", titles[0], "class", parts
                 )
-        if compiled := self.names.undocumented():
-            what = f"names of {self.name} that are compiled or another package's, such as "
-            self.bad.leave_out(what + compiled[0], len(compiled))
 
     def _document(
         self, module: Module, key: str, title: str, kind: str, parts: Sequence[_Part]
@@ -213,20 +206,15 @@ def _root(package: str) -> str:
     """The folder or file of a package, without importing it."""
     if package == STDLIB:
         return sysconfig.get_path("stdlib")
-    if not package.isidentifier():
-        raise UserError(f"{package!r} is not a top-level package; name packages such as numpy")
-    spec = importlib.util.find_spec(package)
-    if spec is None:
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    folders = [*(spec.submodule_search_locations or ())] if spec else []
+    if spec is None or not (folders or (spec.origin or "").endswith(".py")):
         known = {STDLIB, *DEFAULT_PACKAGES.split(",")}
         raise UserError(
-            f"package {package!r} is not installed; pip install it, or leave it out "
-            f"({nearest(package, known)})"
+            f"package {package!r} is not installed, or has no Python source; name top-level "
+            f"packages such as numpy ({nearest(package, known)})"
         )
-    if spec.submodule_search_locations:
-        return list(spec.submodule_search_locations)[0]
-    if spec.origin is None or not spec.origin.endswith(".py"):
-        raise UserError(f"package {package!r} has no Python source to read docstrings from")
-    return spec.origin
+    return folders[0] if folders else str(spec.origin)
 
 
 def _modules(package: str, bad: BadLines) -> dict[str, Module]:
