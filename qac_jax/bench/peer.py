@@ -90,7 +90,7 @@ def passages(corpus: str, format: str, count: int) -> list[str]:
     from qac_jax.formats import documents
 
     texts: list[str] = []
-    for document in documents.read(format, corpus, skip_bad=None):
+    for document in documents.read(format, corpus):
         texts += [f"{p.title} {p.text}".strip() for p in document.passages]
         texts += [s.text for s in document.sections if s.text.strip()]
     if not texts:

@@ -190,18 +190,10 @@ def read_shard(
 
 
 def read(
-    format: str,
-    path: str | os.PathLike[str],
-    *,
-    skip_bad: int | None = 0,
-    bad: BadLines | None = None,
-    **options: Any,
+    format: str, path: str | os.PathLike[str], *, bad: BadLines | None = None, **options: Any
 ) -> Iterator[Document]:
-    """All documents, one after the other. Give `bad` to see afterwards what was skipped.
-
-    skip_bad=None: a verb asks that has no flag of this name, so messages do not advise it.
-    """
-    bad = BadLines(skip_bad) if bad is None else bad
+    """All documents, one after the other. Give `bad` to see afterwards what was skipped."""
+    bad = BadLines() if bad is None else bad
     parts = shards(format, path, options=options)
     known, contents = IdSet(), IdSet()
     for shard in parts:

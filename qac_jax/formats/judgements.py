@@ -42,15 +42,13 @@ def read_judgements(
     *,
     queries: Container[str] | None = None,
     passages: Container[str] | None = None,
-    skip_bad: int | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Judgement]:
     """All judgements of a file or a data set. Where the known ids are given (sets, or `IdSet` for
     millions), a judgement of a query without text or of a passage that is nowhere is a bad record.
     The same judgement again is left out and counted; one of another grade is a bad record.
     """
-    own = bad is None
-    bad = BadLines(skip_bad) if bad is None else bad
+    own, bad = bad is None, BadLines() if bad is None else bad
     known, graded = IdSet(), IdSet()
     for place, judgement in _parsed(path, bad):
         query, passage, given = judgement

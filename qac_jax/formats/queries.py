@@ -83,19 +83,14 @@ def shares(scores: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def read_queries(
-    path: str | os.PathLike[str],
-    format: str = "auto",
-    *,
-    skip_bad: int | None = None,
-    bad: BadLines | None = None,
+    path: str | os.PathLike[str], format: str = "auto", *, bad: BadLines | None = None
 ) -> Iterator[Query]:
     """All queries of a file, folder, pattern or data set.
 
     Queries without text and the same query again are left out and counted; another query of an id
     that was there before is a bad record.
     """
-    own = bad is None
-    bad = BadLines(skip_bad) if bad is None else bad
+    own, bad = bad is None, BadLines() if bad is None else bad
     known, contents = IdSet(), IdSet()
     named = QUERIES.named(path)
     for file in [named[1]] if named else _files(os.fspath(path)):

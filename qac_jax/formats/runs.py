@@ -83,7 +83,8 @@ def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
             ids += run[query].ids
             scores += run[query].scores.tolist()
         if len(set(ids)) < len(ids):
-            raise _repeated(path, query)
+            passage = next(i for i in ids if ids.count(i) > 1)
+            raise DataError(_again(passage, query), file=path)
         ranking = ranked(ids, scores).top(depth)
         run[query] = Ranking(tuple(known.setdefault(i, i) for i in ranking.ids), ranking.scores)
     if not run:
@@ -149,11 +150,10 @@ def run_files(source: str | os.PathLike[str]) -> dict[str, str]:
     paths = [_run_file(part.strip()) for part in os.fspath(source).split(",") if part.strip()]
     if repeated := {path for path in paths if paths.count(path) > 1}:
         raise UserError(f"the run {min(repeated)} is named twice; give each run once")
-    for naming in (_stem, _folder_stem, str):
-        names = [naming(path) for path in paths]
-        if len(set(names)) == len(names):
+    for naming in (_stem, lambda path: f"{_folder(path)}/{_stem(path)}", str):
+        if len(names := {naming(path): path for path in paths}) == len(paths):
             break
-    return dict(zip(names, paths, strict=True))
+    return names
 
 
 def _run_file(path: str) -> str:
@@ -168,14 +168,13 @@ def _run_file(path: str) -> str:
     return os.path.join(path, inside[0])
 
 
+def _folder(path: str) -> str:
+    return os.path.basename(os.path.dirname(os.path.abspath(path)))
+
+
 def _stem(path: str) -> str:
     name = os.path.basename(path).removesuffix(".gz").rsplit(".", 1)[0]
-    return name if name not in ("run", "") else _folder_stem(path).split("/")[0]
-
-
-def _folder_stem(path: str) -> str:
-    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
-    return f"{folder}/{os.path.basename(path).rsplit('.', 1)[0]}"
+    return name if name not in ("run", "") else _folder(path)
 
 
 # Number of columns -> the columns of query, passage, score (or rank: a smaller one is better) and
@@ -198,49 +197,20 @@ def _lines(path: str, bad: BadLines) -> Iterator[tuple[Place, str, str, float]]:
             if not raw.strip():
                 continue
             if width or len(fields) not in _LAYOUTS:
-                bad.add(_wrong_width(fields, width), place)
+                expected = width or "6 (TREC), 4 (query, passage, rank, score) or 3 (MS MARCO)"
+                bad.add(f"{len(fields)} columns; expected {expected}", place)
                 continue
             width = len(fields)
             columns, sign = _LAYOUTS[width]
             pick = itemgetter(*columns)
         query, passage, figure, rank = pick(fields)
         try:
-            names = query.decode(), passage.decode()
-        except UnicodeDecodeError as error:
-            bad.add(f"the id {error.object!r} is not UTF-8", place)
-            continue
-        what, given = "rank", rank
-        try:
-            float(rank)
-            what, given = "score", figure
-            score = sign * float(figure)
+            if math.isfinite(float(rank) + float(figure)):
+                yield place, query.decode(), passage.decode(), sign * float(figure)
+                continue
         except ValueError:
-            bad.add(f"the {what} {given.decode(errors='replace')!r} is not a number", place)
-            continue
-        if math.isfinite(score):
-            yield place, *names, score
-        else:
-            bad.add(f"the score {score} is not a finite number", place)
-
-
-def _wrong_width(fields: Sequence[bytes], width: int) -> str:
-    return f"{len(fields)} columns" + (
-        f", but {width} on the lines before"
-        if width
-        else "; expected 6 (query, Q0, passage, rank, score, tag), 4 (query, passage, rank, "
-        "score) or 3 (query, passage, rank)"
-    )
-
-
-def _repeated(path: str, query: str) -> DataError:
-    """Where a query has a passage for the second time: read again, as this is rare."""
-    seen = set()
-    for place, name, passage, _ in _lines(path, BadLines()):
-        if name == query:
-            if passage in seen:
-                return DataError(_again(passage, query), file=path, line=place.line)
-            seen.add(passage)
-    raise AssertionError(f"{query} has each passage once in {path}")
+            pass
+        bad.add(f"expected ids in UTF-8, a rank and a score, found {raw.strip()[:200]!r}", place)
 
 
 def _again(passage: str, query: str) -> str:

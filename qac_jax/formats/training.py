@@ -33,15 +33,11 @@ class TrainingFormat:
 
 
 def read_training_lines(
-    path: str | os.PathLike[str],
-    format: str = "tevatron",
-    *,
-    skip_bad: int | None = None,
-    bad: BadLines | None = None,
+    path: str | os.PathLike[str], format: str = "tevatron", *, bad: BadLines | None = None
 ) -> Iterator[TrainingLine]:
     """All training lines of a file, folder or pattern."""
     reader = TRAINING.get(format)
-    bad = BadLines(skip_bad) if bad is None else bad
+    bad = BadLines() if bad is None else bad
     for file in expand(path, reader.suffixes):
         yield from reader.read(file, bad)
 
@@ -164,19 +160,14 @@ class Negatives(NamedTuple):
 
 
 def read_triples(
-    path: str | os.PathLike[str],
-    *,
-    keep: int = 128,
-    seed: int = 42,
-    skip_bad: int | None = None,
-    bad: BadLines | None = None,
+    path: str | os.PathLike[str], *, keep: int = 128, seed: int = 42, bad: BadLines | None = None
 ) -> Iterator[Negatives]:
     """qidpidtriples.train.full.2: query, positive, negative in lines grouped by query.
 
     Each query's negatives are shuffled and `keep` of them kept (128 in the released recipes, 30
     by Tevatron's default). The order depends on seed and query alone.
     """
-    bad = BadLines(skip_bad) if bad is None else bad
+    bad = BadLines() if bad is None else bad
     known = IdSet()
     for file in expand(path, (".tsv", ".2", ".txt")):
         rows = parsed(file, bad, _triple)
@@ -208,12 +199,12 @@ PER_SYSTEM, MARGIN = 5, 3.0
 
 
 def read_hard_negatives(
-    path: str | os.PathLike[str], *, skip_bad: int | None = None, bad: BadLines | None = None
+    path: str | os.PathLike[str], *, bad: BadLines | None = None
 ) -> Iterator[Negatives]:
     """msmarco-hard-negatives.jsonl.gz: {"qid", "pos": […], "neg": {system: […]}}, of passages
     {"pid", "ce-score"}. Queries left without positives or negatives are left out and counted.
     """
-    bad = BadLines(skip_bad) if bad is None else bad
+    bad = BadLines() if bad is None else bad
 
     def scored(item: Any) -> tuple[str, float]:
         if not isinstance(item, dict):

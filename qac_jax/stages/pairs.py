@@ -89,7 +89,7 @@ class Pairs(Stage):
             asked = generator_pairs.judged_queries(folder, ["test" if held_out else "train"])
             passages: Passages = [
                 {"_id": p.id, "doc": document.id, "title": p.title, "text": p.text}
-                for document in documents.read("beir", folder, skip_bad=None)
+                for document in documents.read("beir", folder)
                 for p in document.passages
             ]
             theirs = {p["doc"] for p in passages if p["_id"] in unseen}

@@ -99,7 +99,7 @@ class Prepare(Stage):
         options: dict[str, Any] = stage.reader_options()
         first: list[Any] = []
         began, total = time.monotonic(), 0
-        for document in documents.read(*stage.source(), skip_bad=None, **options):
+        for document in documents.read(*stage.source(), **options):
             total += 1
             first += [document] if total <= 4096 else []
             if time.monotonic() - began > 10.0:  # no time to count them all

@@ -306,7 +306,7 @@ def _only_tested(folder: str) -> frozenset[str]:
         raise UserError(f"{folder} has no qrels/test.tsv; documents='unseen' needs test questions")
     others = set().union(*(passages for split, passages in asked.items() if split != "test"))
     kept: set[str] = set()
-    for document in documents.read("beir", folder, skip_bad=None):
+    for document in documents.read("beir", folder):
         names = {passage.id for passage in document.passages}
         if names & asked["test"] and not names & others:
             kept |= names

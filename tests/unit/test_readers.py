@@ -128,7 +128,7 @@ def test_packed_files_read_the_same_and_damage_is_told(tmp_path):
             raw[len(raw) // 3 : len(raw) // 3 + 40] = bytes(40)
         path.write_bytes(raw)
         with pytest.raises(DataError, match="damaged") as error:
-            list(documents.read("msmarco_passages", path, skip_bad=10**6))
+            list(documents.read("msmarco_passages", path, bad=BadLines(10**6)))
         assert error.value.file == str(path)
 
 
@@ -159,7 +159,7 @@ def test_bad_input_names_file_and_line(tmp_path):
         path = tmp_path / ("file.jsonl" if good.startswith(b"{") else "file.tsv")
         path.write_bytes(b"\n".join([good, b"", wrong]) + b"\n")
         with pytest.raises(DataError) as error:
-            list(documents.read(format, path))
+            list(documents.read(format, path, bad=BadLines(0)))
         assert said in error.value.message
         assert (error.value.file, error.value.line) == (str(path), 3)
         assert "--skip_bad" in str(error.value) and "\n" not in str(error.value)

@@ -114,7 +114,7 @@ def test_bad_dumps_name_file_and_line(tmp_path):
     path = tmp_path / "wiki.xml"
     path.write_text("<mediawiki>\n" + _page(1, "A", "Text.") + "<page><title>B</title>")
     with pytest.raises(DataError, match="not a whole XML dump") as error:
-        list(documents.read("wikipedia", path, skip_bad=9))
+        list(documents.read("wikipedia", path, bad=BadLines(9)))
     assert (error.value.file, error.value.line) == (str(path), 4)
     path.write_text(
         "<mediawiki>\n"
@@ -256,7 +256,7 @@ def test_damaged_crawls(tmp_path):
     ):
         (tmp_path / "a.warc.gz").write_bytes(raw)
         with pytest.raises(DataError, match=said):
-            list(documents.read("warc", tmp_path / "a.warc.gz", skip_bad=9))
+            list(documents.read("warc", tmp_path / "a.warc.gz", bad=BadLines(9)))
 
 
 def test_a_bomb_is_left_out(tmp_path, monkeypatch):
