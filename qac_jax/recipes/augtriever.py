@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from qac_jax.evaluation import benchmarks
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
@@ -108,10 +110,31 @@ def _generated(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
     return run(Generate, "generated", passages=documents, **{**given, **by.options})
 
 
-def reading(weights: Mapping[str, float], crops: float = 0.0) -> dict[str, Any]:
-    """The settings of the examples: strategies by weight, and a share of crops beside them."""
+def _trained(
+    run: Run,
+    name: str,
+    weights: Mapping[str, float],
+    texts: Ref,
+    contexts: Ref,
+    *files: str,
+    loss: str = "inbatch",
+    crops: float = 0.0,
+    pairs: str = "pairs",
+    read: Mapping[str, Any] = MappingProxyType({}),
+    **more: Any,
+) -> Ref:
+    """An encoder on texts and pseudo-queries: strategies by weight, and a share of crops."""
+    of = {"passages": texts, "contexts": contexts, **read}
     rest = {"context_words": 256, "max_phrases": 3, "delete": 0.1}
-    return {"strategies": dict(weights), "random_crop_share": crops, **rest}
+    return run(
+        Train,
+        name,
+        MOCO if loss == "moco" else INBATCH,
+        *files,
+        examples=run(Tokenize, pairs, task="augtriever", **of),
+        settings={"strategies": dict(weights), "random_crop_share": crops, **rest},
+        **more,
+    )
 
 
 # The papers' question sets (QA4 and SQ&EQ).
@@ -199,18 +222,19 @@ def _augtriever(run: Run, p: AugTriever, **documents: Any) -> None:
         if p.strategy.startswith("hybrid"):
             crops = 0.0  # the mixture has its own share
     plus = p.strategy == "hybrid_tqgen_plus"
-    encoder = run(
-        Train,
+    encoder = _trained(
+        run,
         "encoder",
-        MOCO if p.loss == "moco" else INBATCH,
-        examples=run(
-            Tokenize, "pairs", task="augtriever", passages=texts, contexts=contexts, **read
-        ),
+        STRATEGIES[p.strategy],
+        texts,
+        contexts,
+        loss=p.loss,
+        crops=crops,
+        read=read,
         init=p.bert,
         seed=p.seed,
         steps=2 * p.steps if plus else p.steps,
         batch_size=2048 if plus else p.batch_size,
-        settings=reading(STRATEGIES[p.strategy], crops),
     )
     judged(run, encoder, beir=p.beir, questions=p.questions)
 
@@ -288,16 +312,16 @@ def augtriever_adaptation(run: Run, p: Adaptation) -> None:
     run.usual(skip_bad=p.skip_bad)
     documents = run(Prepare, "documents", format="beir", documents=p.target, cut="none")
     contexts = pseudo_queries(run, p.strategy, documents, Writing(p.generator))
-    read = {"passages": documents, "contexts": contexts, "tokenizer": p.vocabulary}
-    adapted = run(
-        Train,
+    adapted = _trained(
+        run,
         "encoder",
-        INBATCH,
-        examples=run(Tokenize, "pairs", task="augtriever", **read),
+        STRATEGIES[p.strategy],
+        documents,
+        contexts,
+        read={"tokenizer": p.vocabulary},
         init=p.encoder,
         seed=p.seed,
         steps=p.steps,
-        settings=reading(STRATEGIES[p.strategy]),
         bind=FURTHER,
     )
     run(EvaluateBeir, "figures", beir=p.target, encoder=adapted, title="marked", max_length=512)
@@ -376,26 +400,7 @@ def augtriever_evaluation(
     judged(run, encoder, title="space", pooling=pooling, questions=questions, bm25=bm25)
 
 
-_BEIR = {
-    "msmarco": "MS MARCO",
-    "trec-covid": "TREC-COVID",
-    "nfcorpus": "NFCorpus",
-    "nq": "NQ",
-    "hotpotqa": "HotpotQA",
-    "fiqa": "FiQA",
-    "arguana": "ArguAna",
-    "webis-touche2020": "Touché-2020",
-    "dbpedia-entity": "DBPedia",
-    "scidocs": "SCIDOCS",
-    "fever": "FEVER",
-    "climate-fever": "Climate-FEVER",
-    "scifact": "SciFact",
-    "quora": "Quora",
-}
-_STACKS = (
-    *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats"),
-    *("tex", "unix", "webmasters", "wordpress"),
-)
+_BEIR = {benchmarks.MSMARCO: "MS MARCO", **benchmarks.BEIR14}
 
 
 def augtriever_baselines() -> Grid:
@@ -414,7 +419,7 @@ def augtriever_baselines() -> Grid:
         recipe="augtriever_evaluation",
         metrics="beir",
         measures=("ndcg@10",),
-        rows={**_BEIR, "cqadupstack": "CQADupStack"},
+        rows=_BEIR,
         systems={
             "bm25": {"encoder": "", "bm25": "anserini"},
             "contriever": {"encoder": "data:contriever", "pooling": "mean"},
@@ -438,7 +443,9 @@ def augtriever_adaptation_grid() -> Grid:
     Commonly overridden: grid.Grid.systems; what augtriever_adaptation
     lists.
     """
-    rows = {**_BEIR, **{f"cqadupstack/{name}": f"CQADupStack {name}" for name in _STACKS}}
+    rows = dict(_BEIR)
+    forums = rows.pop(benchmarks.CQADUPSTACK)
+    rows |= {f"{benchmarks.CQADUPSTACK}/{n}": f"{forums} {n}" for n in benchmarks.FORUMS}
     return Grid(
         title="AugTriever: domain adaptation",
         recipe="augtriever_adaptation",
@@ -462,11 +469,8 @@ class Small:
     finetuned_on: str = ""
     finetuned_steps: int = 200
     summariser: str = "shipped:tqgen"
-    asker: str = "shipped:qgen"
-    scorer: str = ""
     packages: str = "numpy,optax,flax,nltk"
     folders: str = "data:wikisquad,data:tales,data:scifact"
-    judged_in: str = "data:"
     steps: int = 100
     start_steps: int = 300
     batch_size: int = 64
@@ -484,11 +488,18 @@ class Small:
         else:
             options |= {"top_k": 25, "temperature": 0.3}
         return Writing(
-            self.asker if asks else self.summariser,
-            self.scorer or self.summariser,
+            "shipped:qgen" if asks else self.summariser,
+            self.summariser,
             options=options if self.strategy in WRITTEN else {},
             all_prompts=True,
         )
+
+    def training(self, rate: float = 2e-4, **given: Any) -> dict[str, Any]:
+        """A few steps; a queue of 16,384 keys would hold most of this corpus."""
+        usual = {"lengths": {"passage": 96, "context": 48}, "steps": self.steps, "seed": self.seed}
+        queue = {"augtriever.MoCo.queue_size": 2048, "augtriever.MoCo.momentum": 0.99}
+        bind = {**queue, RATE: rate, **WARMUP}
+        return {**usual, "batch_size": self.batch_size, **given, "bind": bind}
 
 
 def augtriever_small(run: Run, p: Small) -> None:
@@ -532,36 +543,16 @@ def augtriever_small(run: Run, p: Small) -> None:
             lengths={"tokens": 128},
             steps=p.start_steps,
         )
-        paired = {"passages": documents, "contexts": contexts}
-        encoder = _small(
-            run,
-            p,
-            "encoder",
-            MOCO if p.loss == "moco" else INBATCH,
-            rate=1e-3,
-            examples=run(Tokenize, "pairs", task="augtriever", **paired),
-            init=start,
-            settings=reading(p.weights or STRATEGIES[p.strategy], p.random_crop_share),
-        )
+        weights = p.weights or STRATEGIES[p.strategy]
+        how: dict[str, Any] = {"loss": p.loss, "crops": p.random_crop_share, "init": start}
+        how |= p.training(rate=1e-3)
+        encoder = _trained(run, "encoder", weights, documents, contexts, SMALL, **how)
     if p.adapted_to:
         encoder = _adapted(run, p, encoder)
     if p.finetuned_on:
         encoder = _asked(run, p, encoder)
     of = {"bm25": "anserini"} if p.bm25 else {"encoder": encoder, "max_length": 96}
-    run(EvaluateBeir, "figures", beir=p.judged_in, depth=100, **of)
-
-
-def _small(
-    run: Run, p: Small, name: str, objective: str = INBATCH, *, rate: float = 2e-4, **given: Any
-) -> Ref:
-    """Trains an encoder in a few steps.
-
-    Docstrings are short: a queue of 16,384 keys would hold most of the corpus.
-    """
-    usual = {"lengths": {"passage": 96, "context": 48}, "steps": p.steps, "seed": p.seed}
-    queue = {"augtriever.MoCo.queue_size": 2048, "augtriever.MoCo.momentum": 0.99}
-    given = {**usual, "batch_size": p.batch_size, **given}
-    return run(Train, name, objective, SMALL, **given, bind={**queue, RATE: rate, **WARMUP})
+    run(EvaluateBeir, "figures", beir=run.data, depth=100, **of)
 
 
 def _adapted(run: Run, p: Small, encoder: Ref) -> Ref:
@@ -580,27 +571,24 @@ def _adapted(run: Run, p: Small, encoder: Ref) -> Ref:
         temperature=0.3,
         top_p=0.9,
     )
-    pairs = run(Tokenize, "target_pairs", task="augtriever", passages=texts, contexts=topics)
-    trained: dict[str, Any] = {"examples": pairs, "init": encoder, "steps": p.adapted_steps}
-    return _small(run, p, "adapted", **trained, settings=reading({"tqgen_topic": 1.0}))
+    how: dict[str, Any] = {"pairs": "target_pairs", "init": encoder}
+    how |= p.training(steps=p.adapted_steps)
+    return _trained(run, "adapted", {"tqgen_topic": 1.0}, texts, topics, SMALL, **how)
 
 
 def _asked(run: Run, p: Small, encoder: Ref) -> Ref:
     """Training questions of a collection, each with one random negative, do (its Table 3)."""
     collection = p.finetuned_on
     files = {"queries": f"{collection}/queries.jsonl", "qrels": f"{collection}/qrels/train.tsv"}
-    return _small(
-        run,
-        p,
-        "finetuned",
-        examples=_with_random(run, "asked", collection, title="space", **files),
-        init=encoder,
+    given = p.training(
         kind="triples",
         settings={"n_passages": 2},
         lengths={"query": 32, "passages": 128},
         steps=p.finetuned_steps,
         batch_size=64,
     )
+    examples = _with_random(run, "asked", collection, title="space", **files)
+    return run(Train, "finetuned", INBATCH, SMALL, examples=examples, init=encoder, **given)
 
 
 def _named(strategies: Mapping[str, Any], *factors: Mapping[str, Any]) -> dict[str, Any]:
