@@ -360,7 +360,7 @@ def _recipes(arguments: list[str]) -> int:
     options = parser.parse_all(arguments)
     headers = [recipes.header(options.recipe)] if options.recipe else [*recipes.headers().values()]
     if options.json:
-        shown = ("name", "summary", "needs", "overridden", "grid", "text")
+        shown = ("name", "summary", "needs", "grid", "text")
         print(json.dumps([{n: getattr(h, n) for n in shown} for h in headers], indent=1))
     elif name := options.recipe:
         print(f"{headers[0].text}\n\n    qac run {name} --data_dir DATA --out out/{name}")

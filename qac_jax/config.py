@@ -117,8 +117,8 @@ class Config:
         self._made: dict[Any, set[str]] = {}  # class or function -> scopes in which it was made
         self._asked: set[str] = set()  # macros
         self._given = _Layer()
-        if recipe in recipes.functions() and not self._find(recipe):
-            reference = _Reference("", recipe, True, recipes.function(recipe))
+        if recipe and not self._find(recipe) and recipe in recipes.functions():
+            reference = _Reference("", recipe, True, recipes.functions()[recipe])
             self._given.add(_Binding("", None, "recipe", reference))
         elif recipe:
             self._read(recipe, self._given)
@@ -217,11 +217,11 @@ class Config:
     def _target(self, selector: str, imports: Mapping[str, str]) -> Any:
         """The class, function or recipe that MODULE.NAME means, which must be for settings."""
         module, _, name = selector.rpartition(".")
-        if not module and name not in recipes.functions():
-            near = nearest(name, recipes.functions())
-            raise UserError(f"{name!r} is not a recipe; {near}; for a class write MODULE.{name}")
         if module in ("", "qac"):
-            return recipes.function(name)
+            if name not in recipes.functions():
+                near = nearest(name, recipes.functions())
+                raise UserError(f"{name!r} is not a recipe; {near}; a class is MODULE.{name}")
+            return recipes.functions()[name]
         names = [imports[module]] if module in imports else []
         names += [module] if _within(module, ("qac_jax", *self._allowed)) else []
         names += [] if module in imports else [f"qac_jax.{room}.{module}" for room in _ROOMS]

@@ -6,24 +6,20 @@ stage's output; nothing runs meanwhile. A function without `run` returns a grid:
 several systems and seeds. Functions whose docstring has a line `Set: …` can be run by their name.
 """
 
-import ast
 import dataclasses
 import functools
 import importlib
 import inspect
+import pkgutil
 import re
 import typing
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from qac_jax import extras
 from qac_jax.errors import UserError, nearest
 
 
-_SET = re.compile(r"^Set: (.+?)(?:^Commonly overridden:|\Z)", re.S | re.M)
-_OVERRIDDEN = re.compile(r"^Commonly overridden: (.+)", re.S | re.M)
-_END = re.compile(r"[.?](?=\s+[A-Z]|\s*$)")  # of a sentence; not that of "et al., 2023"
 _NAMED = re.compile(r"^recipe = @qac\.(\w+)\(\)", re.M)
 
 
@@ -32,49 +28,33 @@ class Header:
     """What a recipe or grid says about itself."""
 
     name: str
-    module: str  # "": a gin file
     grid: bool
     text: str
 
     @property
     def summary(self) -> str:
         """Its first sentence."""
-        return _sentence(self.text.split("\n\n")[0])
+        return _sentence(self.text)
 
     @property
     def needs(self) -> str:
         """What must be set; "" for nothing."""
-        stated = _SET.search(self.text)
-        needs = _sentence(stated[1]) if stated else ""
+        needs = _sentence(self.text.partition("Set: ")[2].partition("Commonly overridden:")[0])
         return "" if needs == "nothing" else needs
-
-    @property
-    def overridden(self) -> str:
-        """What is commonly overridden."""
-        stated = _OVERRIDDEN.search(self.text)
-        return " ".join(stated[1].split()).rstrip(".") if stated else ""
 
 
 @functools.cache
-def functions() -> Mapping[str, Header]:
-    """Every recipe and grid of this folder, read without importing it."""
-    found = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            text = isinstance(node, ast.FunctionDef) and ast.get_docstring(node) or ""
-            if isinstance(node, ast.FunctionDef) and "\nSet: " in text:
-                grid = not (node.args.args and node.args.args[0].arg == "run")
-                found[node.name] = Header(node.name, path.stem, grid, text)
-    return found
-
-
-def function(name: str) -> Callable[..., Any]:
-    """The recipe or grid of this name."""
-    if name not in functions():
-        raise UserError(f"{name!r} is not a recipe; {nearest(name, functions())}")
-    module = importlib.import_module(f"{__name__}.{functions()[name].module}")
-    recipe: Callable[..., Any] = getattr(module, name)
-    return recipe
+def functions() -> Mapping[str, Callable[..., Any]]:
+    """Every recipe and grid of this folder."""
+    modules = [
+        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
+    ]
+    return {
+        name: found
+        for module in modules
+        for name, found in vars(module).items()
+        if getattr(found, "__module__", "") == module.__name__ and "Set: " in (found.__doc__ or "")
+    }
 
 
 @functools.cache
@@ -102,17 +82,19 @@ def _settings(function: Callable[..., Any]) -> tuple[str, Any] | None:
     return next((each for each in classes if each[0] != "return"), None)
 
 
-def headers() -> dict[str, Header]:
+@functools.cache
+def headers() -> Mapping[str, Header]:
     """All that `qac run` finds by name: functions, and the gin files that bind one."""
-    bound = {}
+    found = {
+        name: Header(name, "run" not in parameters(function), inspect.getdoc(function) or "")
+        for name, function in functions().items()
+    }
     for name in extras.gin_names("recipes"):
         content = (extras.gin_folder() / "recipes" / f"{name}.gin").read_text(encoding="utf-8")
-        comment = re.match(r"(#.*\n)+", content)
-        text = re.sub(r"^# ?", "", comment[0], flags=re.M) if comment else ""
-        named = _NAMED.search(content)
-        grid = named is not None and named[1] in functions() and functions()[named[1]].grid
-        bound[name] = Header(name, "", grid, text.strip())
-    return dict(sorted({**functions(), **bound}.items()))
+        comment, named = re.match(r"(#.*\n)*", content), _NAMED.search(content)
+        text = re.sub(r"^# ?", "", comment[0], flags=re.M).strip() if comment else ""
+        found[name] = Header(name, named is not None and found[named[1]].grid, text)
+    return dict(sorted(found.items()))
 
 
 def header(name: str) -> Header:
@@ -123,5 +105,5 @@ def header(name: str) -> Header:
 
 
 def _sentence(text: str) -> str:
-    """The first sentence, in one line."""
-    return _END.split(" ".join(text.split()))[0]
+    """The first sentence, in one line; "et al., 2023" ends none."""
+    return re.split(r"[.?](?=\s+[A-Z]|\s*$)", " ".join(text.split("\n\n")[0].split()))[0]

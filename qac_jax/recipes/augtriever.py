@@ -252,8 +252,7 @@ def augtriever_wiki(run: Run, p: AugTriever) -> None:
     with a model T0_3B, t5-small-lm-adapt or doc2query-all-with_prefix-t5-base-v1.
     Commonly overridden: --strategy, --loss moco (with half crops), --random_crop_share 0.5 (as the
     one released script), --published data:augq.jsonl (the documents that AugTriever published, with
-    their outputs of T0-3B and doc2query), --corpus, --bert, --steps, --batch_size, --beir False,
-    --questions False, overlays/released.gin.
+    their outputs of T0-3B and doc2query), --beir False, --questions False, overlays/released.gin.
     """
     run.title = "AugTriever: Wikipedia"
     lines = {"cut": "lines", "overshoot": True, "max_tokens": 8, "short_span_probability": 0.0}
@@ -274,7 +273,6 @@ def augtriever_cc(run: Run, p: CommonCrawl) -> None:
     with twice the batch.
 
     Set: --data_dir, see augtriever_wiki; the corpus is pile.
-    Commonly overridden: see augtriever_wiki.
     """
     run.title = "AugTriever: Common Crawl"
     batch = p.batch_size or (2048 if p.strategy in WRITTEN else 1024)
@@ -300,13 +298,9 @@ class Adaptation(Paper):
 def augtriever_adaptation(run: Run, p: Adaptation) -> None:
     """AugTriever's domain adaptation: topics of a target corpus train an encoder further.
 
-        qac run augtriever_adaptation --data_dir DATA --encoder out/augtriever_wiki/encoder \
-          --target data:beir/scifact --out out/adapted_scifact
-
     5,000 steps of InBatch, 1e-5, batches of 1,024.
 
     Set: --encoder (a finished one), --target (a folder in BEIR's layout), --data_dir with T0_3B.
-    Commonly overridden: --generator, --strategy, --steps, --vocabulary.
     """
     run.title = "AugTriever: domain adaptation"
     run.usual(skip_bad=p.skip_bad)
@@ -340,23 +334,30 @@ class OnMarco(Judged):
 def augtriever_finetuning(run: Run, p: OnMarco) -> None:
     """AugTriever's fine-tuning on MS MARCO: 20,000 steps of InBatch, 1e-5, batches of 1,024.
 
-        qac run augtriever_finetuning --data_dir DATA --encoder out/augtriever_cc/encoder \
-          --out out/augtriever_msmarco
-
     Each query with its passage and one random passage; each epoch draws one of those stored for it.
 
     Set: --encoder (a finished one); --data_dir, with msmarco/ in BEIR's layout (titles in it, as
     RocketQA's corpus has them), qrels/train.tsv, and what augtriever_wiki lists for its metrics.
-    Commonly overridden: --corpus, --train_queries, --train_qrels, --steps, --vocabulary.
     """
     run.title = "AugTriever: fine-tuning on MS MARCO"
     run.usual(skip_bad=p.skip_bad)
-    known = {"queries": p.train_queries, "qrels": p.train_qrels, "tokenizer": p.vocabulary}
+    passages = run(Prepare, "passages", format="beir", documents=p.corpus, cut="none")
+    examples = run(
+        Tokenize,
+        "triples",
+        task="triples",
+        passages=passages,
+        queries=p.train_queries,
+        qrels=p.train_qrels,
+        tokenizer=p.vocabulary,
+        title="separate",
+        random_negatives=40,
+    )
     retriever = run(
         Train,
         "retriever",
         INBATCH,
-        examples=_with_random(run, "passages", p.corpus, title="separate", **known),
+        examples=examples,
         init=p.encoder,
         seed=p.seed,
         kind="triples",
@@ -366,13 +367,6 @@ def augtriever_finetuning(run: Run, p: OnMarco) -> None:
         bind=FURTHER,
     )
     judged(run, retriever, beir=p.beir, questions=p.questions)
-
-
-def _with_random(run: Run, name: str, corpus: Ref, **known: Any) -> Ref:
-    """Judged queries, each with passages drawn at random."""
-    passages = run(Prepare, name, format="beir", documents=corpus, cut="none")
-    drawn = {"passages": passages, "random_negatives": 40}
-    return run(Tokenize, "triples", task="triples", **drawn, **known)
 
 
 def augtriever_evaluation(
@@ -385,15 +379,11 @@ def augtriever_evaluation(
 ) -> None:
     """A row of AugTriever's Table 1 for a finished encoder, or for BM25.
 
-        qac run augtriever_evaluation --data_dir DATA --encoder data:contriever --pooling mean \
-          --out out/contriever
-
-    nDCG@10 on BEIR and MS MARCO, hit-rates on the six question sets, and their averages. For
-    baselines that are folders of others (Contriever, Spider, SPAR): augtriever_baselines.
+    nDCG@10 on BEIR and MS MARCO, hit-rates on the six question sets, and their averages.
 
     Set: --encoder (a folder of a model, or a finished `qac pretrain`), --data_dir, see
     augtriever_wiki.
-    Commonly overridden: --pooling (of a folder that does not say it), --questions False.
+    Commonly overridden: --pooling (of a folder that does not say it).
     """
     run.title = "AugTriever's evaluation"
     run.usual(skip_bad=skip_bad)
@@ -412,7 +402,6 @@ def augtriever_baselines() -> Grid:
     Set: --data_dir, with contriever (facebook/contriever), spider (tau/spider), spar (the query and
     context encoders of facebook/spar-wiki-bm25-lexmodel, in the folders query and passage), and
     what augtriever_wiki lists for its metrics.
-    Commonly overridden: grid.Grid.systems.
     """
     return Grid(
         title="AugTriever's baselines",
@@ -432,16 +421,11 @@ def augtriever_baselines() -> Grid:
 def augtriever_adaptation_grid() -> Grid:
     """AugTriever's Table 2 at full size: augtriever_adaptation for MS MARCO and every set of BEIR.
 
-        qac run augtriever_adaptation_grid --data_dir DATA --encoder out/augtriever_cc/encoder \\
-          --out out/adapted
-
     CQADupStack is twelve targets, whose mean is its figure. The row before adaptation is that of
     the encoder's own recipe.
 
     Set: --encoder (a finished one: the paper's is TQGen-Topic by InBatch), --data_dir with T0_3B
     and BEIR's sets in beir/.
-    Commonly overridden: grid.Grid.systems; what augtriever_adaptation
-    lists.
     """
     rows = dict(_BEIR)
     forums = rows.pop(benchmarks.CQADUPSTACK)
@@ -464,10 +448,6 @@ class Small:
     weights: Mapping[str, float] | None = None
     random_crop_share: float = 0.0
     bm25: bool = False
-    adapted_to: str = ""
-    adapted_steps: int = 100
-    finetuned_on: str = ""
-    finetuned_steps: int = 200
     summariser: str = "shipped:tqgen"
     packages: str = "numpy,optax,flax,nltk"
     folders: str = "data:wikisquad,data:tales,data:scifact"
@@ -494,32 +474,19 @@ class Small:
             all_prompts=True,
         )
 
-    def training(self, rate: float = 2e-4, **given: Any) -> dict[str, Any]:
-        """A few steps; a queue of 16,384 keys would hold most of this corpus."""
-        usual = {"lengths": {"passage": 96, "context": 48}, "steps": self.steps, "seed": self.seed}
-        queue = {"augtriever.MoCo.queue_size": 2048, "augtriever.MoCo.momentum": 0.99}
-        bind = {**queue, RATE: rate, **WARMUP}
-        return {**usual, "batch_size": self.batch_size, **given, "bind": bind}
-
 
 def augtriever_small(run: Run, p: Small) -> None:
     """AugTriever at small size, on two cores.
 
-        qac run augtriever_small --data_dir DATA --strategy tqgen_topic --out out/augtriever_small
-
     An encoder is trained on docstrings and the passages of three collections, without their
     questions, and evaluated on all collections of the data folder. Strategies with a model use the
-    summariser that ships, for all four prompts at once, so that they share one stage. It was
-    trained on docstrings and on those documents of these collections that no dev or test question
-    is about, without any question; qgen_d2q asks the questions of `shipped:qgen`, which has learnt
-    from questions of people, as the paper's QGen has.
+    summariser that ships, for all four prompts at once, so that they share one stage; qgen_d2q asks
+    the questions of `shipped:qgen`, which has learnt from questions of people, as the paper's has.
 
     Set: --data_dir, with collections in BEIR's layout, wikisquad, tales and scifact among them.
-    Commonly overridden: --strategy, --random_crop_share, --loss, --steps, --start_steps,
-    --batch_size, --packages, --folders, --summariser and --scorer (T5s), --judged_in,
-    --bm25 True (BM25 instead of an encoder), --adapted_to data:forum (topics of a collection train
-    the encoder further), --finetuned_on data:wikisquad (its training questions do),
-    augtriever.MoCo.queue_size, the model (--gin_file models/bert_mini.gin).
+    Commonly overridden: --strategy, --random_crop_share, --loss, --bm25 True (BM25 instead of an
+    encoder), the model (--gin_file models/bert_mini.gin). What it makes is trained further by
+    augtriever_adaptation.
     """
     run.title = "AugTriever at small size"
     docstrings = run(Prepare, "docstrings", format="python_docs", packages=p.packages, shards=1)
@@ -543,104 +510,62 @@ def augtriever_small(run: Run, p: Small) -> None:
             lengths={"tokens": 128},
             steps=p.start_steps,
         )
-        weights = p.weights or STRATEGIES[p.strategy]
-        how: dict[str, Any] = {"loss": p.loss, "crops": p.random_crop_share, "init": start}
-        how |= p.training(rate=1e-3)
-        encoder = _trained(run, "encoder", weights, documents, contexts, SMALL, **how)
-    if p.adapted_to:
-        encoder = _adapted(run, p, encoder)
-    if p.finetuned_on:
-        encoder = _asked(run, p, encoder)
+        encoder = _trained(
+            run,
+            "encoder",
+            p.weights or STRATEGIES[p.strategy],
+            documents,
+            contexts,
+            SMALL,
+            loss=p.loss,
+            crops=p.random_crop_share,
+            init=start,
+            seed=p.seed,
+            lengths={"passage": 96, "context": 48},
+            steps=p.steps,
+            batch_size=p.batch_size,
+            bind={
+                **WARMUP,
+                RATE: 1e-3,
+                # A queue of 16,384 keys would hold most of this corpus.
+                "augtriever.MoCo.queue_size": 2048,
+                "augtriever.MoCo.momentum": 0.99,
+            },
+        )
     of = {"bm25": "anserini"} if p.bm25 else {"encoder": encoder, "max_length": 96}
     run(EvaluateBeir, "figures", beir=run.data, depth=100, **of)
-
-
-def _adapted(run: Run, p: Small, encoder: Ref) -> Ref:
-    """Topics of a collection train the encoder further, by InBatch (the paper's Table 2)."""
-    texts = run(Prepare, "target", format="beir", documents=p.adapted_to, cut="none")
-    topics = run(
-        Generate,
-        "target_topics",
-        passages=texts,
-        generator=p.summariser,
-        prompts=prompts.tqgen(["topic"]),
-        origin="tqgen_",
-        max_input=128,
-        samples=1,
-        top_k=25,
-        temperature=0.3,
-        top_p=0.9,
-    )
-    how: dict[str, Any] = {"pairs": "target_pairs", "init": encoder}
-    how |= p.training(steps=p.adapted_steps)
-    return _trained(run, "adapted", {"tqgen_topic": 1.0}, texts, topics, SMALL, **how)
-
-
-def _asked(run: Run, p: Small, encoder: Ref) -> Ref:
-    """Training questions of a collection, each with one random negative, do (its Table 3)."""
-    collection = p.finetuned_on
-    files = {"queries": f"{collection}/queries.jsonl", "qrels": f"{collection}/qrels/train.tsv"}
-    given = p.training(
-        kind="triples",
-        settings={"n_passages": 2},
-        lengths={"query": 32, "passages": 128},
-        steps=p.finetuned_steps,
-        batch_size=64,
-    )
-    examples = _with_random(run, "asked", collection, title="space", **files)
-    return run(Train, "finetuned", INBATCH, SMALL, examples=examples, init=encoder, **given)
-
-
-def _named(strategies: Mapping[str, Any], *factors: Mapping[str, Any]) -> dict[str, Any]:
-    """Every product of these systems, by their names joined."""
-    systems = dict(strategies)
-    for factor in factors:
-        systems = {
-            "_".join(filter(None, (a, b))): {**of_a, **of_b}
-            for a, of_a in systems.items()
-            for b, of_b in factor.items()
-        }
-    return systems
-
-
-_CROPS: dict[str, Any] = {"random_crop": {"strategy": "random_crop"}}
-_SHARES = {"": {"random_crop_share": 0.0}, "half": {"random_crop_share": 0.5}}
 
 
 def augtriever_small_grid() -> Grid:
     """AugTriever's Table 1 at small size: augtriever_small with every strategy, by InBatch and
     MoCo.
 
-    Alone and with half of the pairs crops ("half"); then hybrid_tqgen_moco adapted to each
-    collection and fine-tuned on questions of wikisquad; BM25 for comparison. Documents, the MLM
-    start and pseudo-queries are made once for all cells that use them. Only docstrings have
-    anchors: for other documents doc_anchor falls back on titles. qext_plm is hybrid_all with all
-    its weight on one strategy, so that spans are scored once.
+    Alone and with half of the pairs crops ("half"); BM25 for comparison. Documents, the MLM start
+    and pseudo-queries are made once for all cells that use them. Only docstrings have anchors: for
+    other documents doc_anchor falls back on titles. qext_plm is hybrid_all with all its weight on
+    one strategy, so that spans are scored once.
 
     Set: --data_dir, see augtriever_small.
-    Commonly overridden: grid.Grid.seeds, .systems, --steps, --gin_file models/bert_mini.gin.
     """
-    single: dict[str, dict[str, Any]] = {
-        name: {"strategy": name}
-        for name in ("qext_self", "qext_bm25", "doc_title", "doc_anchor", *_TQGEN)
-    }
-    single["qext_plm"] = {"strategy": "hybrid_all", "weights": {"qext_plm": 1.0}}
-    single["qgen"] = {"strategy": "qgen_d2q"}
-    hybrids = {name: {"strategy": name} for name in ("hybrid_tqgen", "hybrid_all")}
+    names = ("qext_self", "qext_bm25", "doc_title", "doc_anchor", *_TQGEN)
+    alone: dict[str, dict[str, Any]] = {name: {"strategy": name} for name in names}
+    alone["qext_plm"] = {"strategy": "hybrid_all", "weights": {"qext_plm": 1.0}}
+    alone["qgen"] = {"strategy": "qgen_d2q"}
+    whole = ("random_crop", "hybrid_tqgen", "hybrid_all")
     systems: dict[str, Any] = {"bm25": {"bm25": True}}
     for loss in ("inbatch", "moco"):
-        by = {loss: {"loss": loss}}
-        systems |= _named(_CROPS, by) | _named(single, _SHARES, by) | _named(hybrids, by)
-    start = {"strategy": "hybrid_tqgen", "loss": "moco"}
-    targets = ("wikisquad", "forum", "tales", "scifact", "npl", "cisi")
-    systems |= {f"adapted_{name}": {**start, "adapted_to": f"data:{name}"} for name in targets}
-    systems["finetuned"] = {**start, "finetuned_on": "data:wikisquad"}
+        by = {"loss": loss}
+        for name, of in alone.items():
+            systems[f"{name}_{loss}"] = {**of, "random_crop_share": 0.0, **by}
+            systems[f"{name}_half_{loss}"] = {**of, "random_crop_share": 0.5, **by}
+        systems |= {f"{name}_{loss}": {"strategy": name, **by} for name in whole}
+    collections = ("wikisquad", "forum", "tales", "scifact", "npl", "cisi")
     return Grid(
         title="AugTriever at small size: strategies, InBatch and MoCo, shares of crops",
         recipe="augtriever_small",
         metrics="figures",
         measures=("ndcg@10", "mrr@10", "recall@100"),
-        rows={name: name for name in targets},
+        rows={name: name for name in collections},
         heatmap=True,
         permutations=2000,
         systems=systems,

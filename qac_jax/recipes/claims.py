@@ -51,12 +51,11 @@ def claim_cell(run: Run, p: Cell) -> None:
 
     Set: --data_dir, a folder in BEIR's layout with documents.jsonl, qrels/train.tsv,
     qrels/test.tsv.
-    Commonly overridden: --mlm_steps, or --init (parameters of a BERT that was
-    trained on these passages; otherwise no pre-training is not a fair baseline); --generator, or
-    --contexts_of (contexts from `qac generate`); --pretraining_steps (a decoder needs some hundreds
-    before it uses the vector), --finetuning_steps; --objective cocondenser, retromae, dupmae;
-    --contexts passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm (RetroMAE's
-    and DupMAE's); --pretraining False; --elsewhere data:.. (a folder of other collections, on which
+    Commonly overridden: --mlm_steps, or --init (parameters of a BERT that was trained on these
+    passages; otherwise no pre-training is not a fair baseline); --generator, or --contexts_of
+    (contexts from `qac generate`); --objective cocondenser, retromae, dupmae; --contexts
+    passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm (RetroMAE's and
+    DupMAE's); --pretraining False; --elsewhere data:.. (a folder of other collections, on which
     retriever 1 is judged too).
     """
     run.title = "One cell of the claim"
@@ -64,10 +63,8 @@ def claim_cell(run: Run, p: Cell) -> None:
     questions = run(Collect, "questions", collection=run.data, passages=passages, train="judged")
     train, test = judged(questions, "train"), judged(questions, "test")
     task = Task(passages, train, test, passage_length=80, depth=100)
-    encoder, contexts = (
-        p.init or _words(run, p, passages),
-        p.contexts_of or _asked(run, p, passages),
-    )
+    encoder = p.init or _words(run, p, passages)
+    contexts = p.contexts_of or _asked(run, p, passages)
     if p.pretraining:
         encoder = _pretrained(run, p, passages, encoder, contexts)
     schedule = {"epochs": 0.0, "steps": p.finetuning_steps, "batch_size": 32}
@@ -178,7 +175,6 @@ def claim_qac() -> Grid:
     BM25 and BM25 with generated queries for comparison.
 
     Set: --data_dir (see claim_cell).
-    Commonly overridden: what claim_cell lists, and grid.Grid.seeds.
     """
     return Grid(
         title="Queries as contexts: what further pre-training is worth",
@@ -212,7 +208,6 @@ def claim_queries() -> Grid:
     chosen from the same 20 of a passage, before the round trip.
 
     Set: --data_dir (see claim_cell), a folder beside the other collections.
-    Commonly overridden: grid.Grid.seeds, .systems, --elsewhere, and what claim_cell lists.
     """
     both = {**_COCONDENSER, "samples": 20, "elsewhere": "data:.."}
     others = ("tales", "forum", "scifact", "npl", "cisi")

@@ -36,7 +36,6 @@ def generators(
     Set: --data_dir, a folder with the collections of --collections in BEIR's layout: documents that
     are judged in their dev or test split are held out; and those of --questions, which only train.
     Training takes 23 and 35 minutes on two cores.
-    Commonly overridden: --collections, --questions, --packages.
     """
     run.title = "A summariser and a query generator of our own"
     run.usual(Train, log_every=100, validation_batches=60)

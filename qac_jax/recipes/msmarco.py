@@ -68,9 +68,9 @@ def msmarco_qac(run: Run, p: Qac) -> None:
 
     Set: --data_dir, with msmarco-docs.tsv, a BERT in bert-base-uncased, a query generator in
     doc2query-all-with_prefix-t5-base-v1, and what recipes/finetuning.py lists for MS MARCO.
-    Commonly overridden: --queries 1 to 20, encoder/train.Schedule.microbatch, in a gin file
-    train.Devices.mesh; overlays/mixed.gin, overlays/released.gin, and the baselines
-    overlays/passage_pairs.gin (CoT-MAE) and overlays/two_spans.gin (coCondenser).
+    Commonly overridden: --queries 1 to 20, encoder/train.Schedule.microbatch; overlays/mixed.gin,
+    overlays/released.gin, and the baselines overlays/passage_pairs.gin (CoT-MAE) and
+    overlays/two_spans.gin (coCondenser).
     """
     run.title = {
         "cotmae": "Query-as-context pre-training: CoT-MAE on MS MARCO",
@@ -122,7 +122,6 @@ def qac_cotmae_tables() -> Grid:
     retrievers on MS MARCO's dev queries and on TREC DL 2019 and 2020. Queries are generated once.
 
     Set: --data_dir, see msmarco_qac.
-    Commonly overridden: grid.Grid.systems, .seeds.
     """
     return _tables("msmarco_qac_cotmae", "CoT-MAE", "passage_pairs")
 
@@ -133,7 +132,6 @@ def qac_cocondenser_tables() -> Grid:
     As qac_cotmae_tables; the baseline is coCondenser's own, two spans of a document.
 
     Set: --data_dir, see msmarco_qac.
-    Commonly overridden: grid.Grid.systems, .seeds.
     """
     return _tables("msmarco_qac_cocondenser", "coCondenser", "two_spans")
 
@@ -160,8 +158,7 @@ def msmarco_condenser(run: Run, p: Blocks) -> None:
 
     Set: --data_dir, with the corpus in wikibook (text files, a paragraph a line), a BERT in
     bert-base-uncased, and what recipes/finetuning.py lists for MS MARCO.
-    Commonly overridden: --corpus, --bert, encoder/train.Schedule.microbatch, in a gin file
-    train.Devices.mesh; what objectives/condenser.gin lists, which has the batch size.
+    Commonly overridden: what objectives/condenser.gin lists, which has the batch size.
     """
     run.title = "Condenser on Wikipedia and BookCorpus, then MS MARCO"
     run.usual(skip_bad=p.skip_bad)
@@ -192,10 +189,8 @@ def msmarco_retromae(run: Run, p: RetroMae) -> None:
     sentence that fills it; what is too much is cut off.
 
     Set: --data_dir, see msmarco_condenser.
-    Commonly overridden: --corpus, --bert, --encoder stage:general (fine-tunes the model of
-    Wikipedia and BookCorpus alone), general/train.Schedule.microbatch,
-    encoder/train.Schedule.microbatch, in a gin file train.Devices.mesh; what
-    objectives/retromae.gin lists, which has the optimizer.
+    Commonly overridden: --encoder stage:general (fine-tunes the model of Wikipedia and BookCorpus
+    alone); what objectives/retromae.gin lists, which has the optimizer.
     """
     run.title = "RetroMAE on Wikipedia, BookCorpus and MS MARCO's passages"
     run.usual(skip_bad=p.skip_bad)
@@ -236,8 +231,7 @@ def msmarco_doct5query(
 
     Set: --data_dir, with what recipes/finetuning.py lists for MS MARCO, and castorini's generator
     in doc2query-t5-base-msmarco.
-    Commonly overridden: --generator, --samples, or the stage `queries` by published ones
-    (--gin.generate.Generate.imported=FILE --gin.generate.Generate.generator="").
+    Commonly overridden: published queries (--gin.generate.Generate.imported=FILE --generator "").
     """
     run.title = "docT5query on MS MARCO's passages"
     run.usual(skip_bad=skip_bad)
@@ -274,9 +268,6 @@ class Beir(Paper):
 def msmarco_beir(run: Run, p: Beir) -> None:
     """Fine-tuning before BEIR: MS MARCO's hard negatives of many systems, as train_msmarco_v3 does.
 
-        qac run msmarco_beir --data_dir DATA --encoder out/msmarco_qac_cotmae/encoder \\
-          --out out/msmarco_beir
-
     One negative per query and epoch, at most 5 per system, without those that a cross-encoder
     scores within 3 of the lowest positive; batch 75, 350 tokens, 10 epochs. The paper does not
     state its pooling; the script that it names has means of tokens and cosine times 20, as here.
@@ -284,8 +275,6 @@ def msmarco_beir(run: Run, p: Beir) -> None:
     Set: --encoder (a finished `qac pretrain`), --vocabulary where it is not bert-base-uncased in
     DATA; --data_dir, with msmarco/ (BEIR's: corpus.jsonl, queries.jsonl, qrels/train.tsv),
     msmarco-hard-negatives.jsonl.gz (sentence-transformers') and beir/ (the sets to judge on).
-    Commonly overridden: encoders.DualEncoderConfig.pooling ("cls") and .normalize (False) with
-    finetune.Finetune.temperature = 1.0, as in the other recipes.
     """
     run.title = "Fine-tuning for BEIR"
     run.usual(skip_bad=p.skip_bad)

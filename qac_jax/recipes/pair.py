@@ -81,7 +81,6 @@ def dpr_msmarco(run: Run, p: Dpr) -> None:
     Set: --data_dir, with RocketQA's folder marco (para.txt, para.title.txt, train.query.txt,
     dev.query.txt, qrels.train.tsv, qrels.dev.tsv), MS MARCO's qidpidtriples.train.full.2.tsv.gz and
     a BERT in ernie-2.0-base-en.
-    Commonly overridden: --bert, dpr/train.Schedule.epochs, .batch_size, .microbatch.
     """
     run.title = "DPR on MS MARCO's passages"
     _dpr_msmarco(run, p)
@@ -107,7 +106,6 @@ def dpr_nq(run: Run, p: Dpr) -> None:
 
     Set: --data_dir, with DPR's psgs_w100.tsv, biencoder-nq-train.json and nq-test.qa.csv, and a
     BERT in ernie-2.0-base-en.
-    Commonly overridden: --bert, dpr/train.Schedule.epochs, .batch_size, .microbatch.
     """
     run.title = "DPR on Natural Questions"
     judging = _dpr_nq(run, p)
@@ -152,72 +150,60 @@ class Pair(Labels, Dpr):
     unlabelled_count: int = 1_800_000
     teacher_bert: str = "data:ernie-2.0-large-en"
 
-    def unlabelled(self, run: Run) -> Ref:
-        queries, count = self.unlabelled_sources, self.unlabelled_count
-        return f"{run(Sample, 'unlabelled', queries=queries, count=count)}/queries.jsonl"
 
-    def teacher(self, run: Run, examples: Ref, **more: Any) -> Ref:
-        init = self.teacher_bert
-        return teacher(run, "teacher", examples, init, seed=self.seed, **more, bind=LARGE)
-
-
-def teacher(run: Run, name: str, examples: Ref, init: Ref, *files: str, **more: Any) -> Ref:
-    """A cross-encoder that classifies pairs."""
-    given = {"epochs": 2.0, **more}
-    files = ("objectives/cross_encoder.gin", *files)
-    return run(Train, name, *files, examples=examples, init=init, **given)
-
-
-def teacher_examples(run: Run, name: str, bert: Ref, negatives: Ref, **more: Any) -> Ref:
-    """1 positive to 4 negatives of the first 1,000 candidates."""
-    given = {"seed": 111, "depth": 1000, "negatives_per_query": 4, **more}
+def _teacher(
+    run: Run,
+    name: str,
+    bert: Ref,
+    init: Ref,
+    negatives: Ref,
+    *files: str,
+    of: Mapping[str, Any],
+    **training: Any,
+) -> Ref:
+    """A cross-encoder that classifies pairs: 1 positive to 4 negatives of the first 1,000."""
     read = {"passages": "stage:passages", "negatives": negatives, "tokenizer": bert}
-    return run(Tokenize, name, task="cross_encoder", **read, **given)
+    pairs = {"seed": 111, "depth": 1000, "negatives_per_query": 4, **of}
+    examples = run(Tokenize, f"{name}_examples", task="cross_encoder", **read, **pairs)
+    files = ("objectives/cross_encoder.gin", *files)
+    return run(Train, name, *files, examples=examples, init=init, **{"epochs": 2.0, **training})
 
 
-def scored(run: Run, by: Ref, queries: Ref, k: int, **more: Any) -> Ref:
-    """The candidates with a teacher's scores."""
-    read = {"candidates": "stage:candidates", "passages": "stage:passages", "queries": queries}
-    return run(Search, "scored", reranker=by, k=k, **read, **more)
-
-
-@dataclasses.dataclass(frozen=True)
-class Questions:
-    judged: Ref
-    all: Ref  # these and unlabelled ones
-    pretrained_on: Ref  # in the paper the unlabelled ones (section 3.4)
-    test: Ref
-    depth: int  # passages that are found for a test question
-    labels: Mapping[str, Any]  # what is known of them
-
-
-def labelled(
+def _labelled(
     run: Run,
     p: Labels,
-    questions: Questions,
-    scored: Ref,  # "": negatives that no teacher has scored
+    teacher: Ref,
+    questions: tuple[Ref, Ref, Ref],
+    labels: Mapping[str, Any],  # what is known of them
     init: Ref,
     bert: Ref,
     *files: str,
     epochs: float = 10.0,
     bind: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+    **reading: Any,
 ) -> Ref:
-    """Labels of all queries for pre-training and of the judged ones for fine-tuning; both
-    trainings, with what is bound for each.
+    """A teacher's scores of the candidates, labels of all queries for pre-training and of the
+    judged ones for fine-tuning; both trainings, with what is bound for each. Of the teacher
+    `reading`.
+
+    `questions`: judged ones; these and unlabelled ones; those of pre-training, in the paper the
+    unlabelled ones (section 3.4).
     """
-    pretrained_on = questions.pretrained_on
-    if not p.pseudo_labels:
-        pretrained_on, scored = questions.judged, ""
+    judged, every, pretrained_on = questions
+    candidates = {"candidates": "stage:candidates", "passages": "stage:passages"}
+    of = {"reranker": teacher, "queries": every, "k": p.candidates, **reading}
+    scored = run(Search, "scored", **candidates, **of)
+    if not p.pseudo_labels:  # negatives that no teacher has scored
+        pretrained_on, scored = judged, ""
     if not p.pretraining:  # fine-tuning alone, on all labels
-        pretrained_on = questions.all
-    labels = {"lines": "pair", **questions.labels}  # 1:4 is one positive on four lines
-    known = {"passages": "stage:passages", "candidates": "stage:candidates", "scored": scored}
+        pretrained_on = every
+    labels = {"lines": "pair", **labels}  # 1:4 is one positive on four lines
     examples = []
     for name, made, asked in (
         ("labels", "pair_examples", pretrained_on),
-        ("judged_labels", "judged_examples", questions.judged),
+        ("judged_labels", "judged_examples", judged),
     ):
-        found = run(Label, name, queries=asked, **known, **p.rule, **labels)
+        found = run(Label, name, queries=asked, scored=scored, **candidates, **p.rule, **labels)
         read = {"passages": "stage:passages", "tokenizer": bert, "title": "separate"}
         examples.append(run(Tokenize, made, task="triples", negatives=found, **read))
     trainings = [
@@ -238,8 +224,17 @@ def labelled(
             epochs=epochs,
             bind={**bound, "pair.Pair.alpha": alpha, "encoders.DualEncoderConfig.tied": p.tied},
         )
-    test, depth = questions.test, questions.depth
-    return searched(run, "pair_{}", init, "stage:passages", test, depth, index=EXACT)
+    return init
+
+
+def _unlabelled(run: Run, p: Pair) -> Ref:
+    queries, count = p.unlabelled_sources, p.unlabelled_count
+    return f"{run(Sample, 'unlabelled', queries=queries, count=count)}/queries.jsonl"
+
+
+def _large(run: Run, p: Pair, negatives: Ref, **more: Any) -> Ref:
+    bert = p.teacher_bert
+    return _teacher(run, "teacher", bert, bert, negatives, **more, seed=p.seed, bind=LARGE)
 
 
 def pair_msmarco(run: Run, p: Pair) -> None:
@@ -254,25 +249,24 @@ def pair_msmarco(run: Run, p: Pair) -> None:
     Set: --data_dir, with what dpr_msmarco lists, marco/qrels.train.addition.tsv, the unlabelled
     queries (yahoo_answers.tsv, squad.jsonl, triviaqa.jsonl, hotpotqa.jsonl, orcas.tsv; any format
     of query files), and a BERT-large in ernie-2.0-large-en.
-    Commonly overridden: --unlabelled_sources, --alpha 0.3, --positive 0.8 --negative 0.2,
-    train.Schedule.microbatch, pair.Pair.denominator, overlays/released.gin.
+    Commonly overridden: --alpha 0.3, --positive 0.8 --negative 0.2, overlays/released.gin.
     """
     run.title = "PAIR on MS MARCO's passages"
     _dpr_msmarco(run, p)
-    unlabelled = p.unlabelled(run)
+    unlabelled = _unlabelled(run, p)
     asked, test = MARCO_TRAIN["queries"], MARCO_TEST["queries"]
     queries = f"{asked},{unlabelled}"
     of_judged = run(Search, "train_run", index="stage:dpr_index", queries=asked)
     run(Search, "candidates", index="stage:dpr_index", queries=queries, k=50)
-    examples = teacher_examples(run, "teacher_examples", p.teacher_bert, of_judged, **MARCO_TRAIN)
+    teacher = _large(run, p, of_judged, of=MARCO_TRAIN)
     labels = {
         "qrels": MARCO_TRAIN["qrels"],
         "more": "data:marco/qrels.train.addition.tsv",
         "exclude": test,
     }
-    by = scored(run, p.teacher(run, examples), queries, p.candidates)
-    questions = Questions(asked, queries, unlabelled, test, 1000, labels)
-    labelled(run, p, questions, by, p.bert, p.bert)
+    questions = (asked, queries, unlabelled)
+    pair = _labelled(run, p, teacher, questions, labels, p.bert, p.bert)
+    searched(run, "pair_{}", pair, "stage:passages", test, 1000, index=EXACT)
     run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run", **MARCO_JUDGED)
 
 
@@ -291,11 +285,10 @@ def pair_nq(run: Run, p: PairNq) -> None:
 
     Set: --data_dir, with what dpr_nq lists, nq-dev.qa.csv, the unlabelled queries (see
     pair_msmarco), and a BERT-large in ernie-2.0-large-en.
-    Commonly overridden: see pair_msmarco.
     """
     run.title = "PAIR on Natural Questions"
     judging = _dpr_nq(run, p)
-    unlabelled = p.unlabelled(run)
+    unlabelled = _unlabelled(run, p)
     queries = f"{NQ_TRAIN},{unlabelled}"
     near = run(Search, "candidates", index="stage:dpr_index", queries=queries, k=100)
     # The teacher's positive is the first passage that holds an answer, its negative one without.
@@ -310,16 +303,15 @@ def pair_nq(run: Run, p: PairNq) -> None:
         order="sampled",
         count=1,
     )
-    bert = p.teacher_bert
-    examples = teacher_examples(run, "teacher_examples", bert, of_teacher, negatives_per_query=1)
     # One GPU with 64 pairs; on MS MARCO there are four (RocketQA).
-    by = scored(run, p.teacher(run, examples, batch_size=64), queries, p.candidates)
-    labels = {"answers": NQ_TRAIN, "exclude": f"data:nq-dev.qa.csv,{NQ_TEST}"}
-    questions = Questions(NQ_TRAIN, queries, unlabelled, NQ_TEST, 100, labels)
+    teacher = _large(run, p, of_teacher, of={"negatives_per_query": 1}, batch_size=64)
     # The paper has LAMB on MS MARCO only.
     bind: dict[str, Any] = {"pair.Pair.negatives_group": 512, ADAM: "adamw"}
+    labels = {"answers": NQ_TRAIN, "exclude": f"data:nq-dev.qa.csv,{NQ_TEST}"}
+    questions = (NQ_TRAIN, queries, unlabelled)
     both = (bind, {**bind, "train.Schedule.batch_size": 512})
-    labelled(run, p, questions, by, p.bert, p.bert, bind=both)
+    pair = _labelled(run, p, teacher, questions, labels, p.bert, p.bert, bind=both)
+    searched(run, "pair_{}", pair, "stage:passages", NQ_TEST, 100, index=EXACT)
     run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run,stage:bm25_run", **judging)
     run(Similarities, "figure_4", encoders="stage:pair", runs="stage:pair_run", **judging)
 
@@ -349,9 +341,7 @@ def pair_small(run: Run, p: PairSmall) -> None:
     BM25, of the teacher and of PAIR on the test questions.
 
     Set: --data_dir, with the folders wikisquad, forum and tales in BEIR's layout (or --folders).
-    Commonly overridden: --folders, --train and --test (questions of a folder), --candidates,
-    --mlm_steps, --reader_epochs, --teacher_epochs, --crop_steps, --pair_epochs, --alpha,
-    --positive, --negative, the student (--gin_file models/bert_mini.gin).
+    Commonly overridden: see pair_msmarco; the student (--gin_file models/bert_mini.gin).
     """
     run.title = "PAIR at small size"
     union = run(Unite, "union", collections=p.folders, train=p.train, test=p.test)
@@ -364,15 +354,17 @@ def pair_small(run: Run, p: PairSmall) -> None:
     run(Search, "candidates", index=words, queries=queries, k=50)
     bm25_run = run(Search, "bm25_run", index=words, queries=tested, k=100)
     reader = _small_teacher(run, p, known)
-    by = scored(run, reader, queries, p.candidates, max_length=256)
     reranked = {"candidates": bm25_run, "reranker": reader, "rerank_depth": 50}
     read = {"passages": passages, "queries": tested, "max_length": 256}
     runs = ["stage:pair_run", bm25_run, run(Search, "teacher_run", k=100, **reranked, **read)]
     truth = f"{union}/unjudged.tsv"
     labels = {"qrels": known["qrels"], "exclude": tested, "lines": "query", "truth": truth}
-    questions = Questions(asked, queries, queries, tested, 100, labels)
-    start, rates = _student(run, p), ({RATE: 5e-4}, {RATE: 3e-4})
-    labelled(run, p, questions, by, start, "wordpiece-16k", SMALL, epochs=p.pair_epochs, bind=rates)
+    questions = (asked, queries, queries)
+    how: dict[str, Any] = {"max_length": 256, "bind": ({RATE: 5e-4}, {RATE: 3e-4})}
+    how |= {"epochs": p.pair_epochs}
+    start = _student(run, p), "wordpiece-16k"
+    pair = _labelled(run, p, reader, questions, labels, *start, SMALL, **how)
+    searched(run, "pair_{}", pair, passages, tested, 100, index=EXACT)
     run(Evaluate, "metrics", runs=runs, qrels=f"{union}/test.tsv", measures=SMALL_MEASURES)
 
 
@@ -426,10 +418,10 @@ def _small_teacher(run: Run, p: PairSmall, known: Mapping[str, Ref]) -> Ref:
         ("reader", 112, False, 160, p.reader_epochs),
         ("teacher", 111, True, 256, p.teacher_epochs),
     ):
-        more = {"seed": seed, "scores": scores, **known}
-        of = teacher_examples(run, f"{name}_examples", p.teacher_bert, "stage:candidates", **more)
+        of = {"seed": seed, "scores": scores, **known}
         how = {"lengths": {"pair": length}, "epochs": epochs, "batch_size": 16}
-        init = teacher(run, name, of, init, SMALL, **how, bind={RATE: 1e-4, WARMUP: 0.1})
+        how["bind"] = {RATE: 1e-4, WARMUP: 0.1}
+        init = _teacher(run, name, p.teacher_bert, init, "stage:candidates", SMALL, of=of, **how)
     return init
 
 
@@ -460,7 +452,6 @@ def pair_nq_tables() -> Grid:
     once for all systems; every system has its own stage figure_4.
 
     Set: --data_dir, see pair_nq.
-    Commonly overridden: grid.Grid.seeds, .systems.
     """
     return Grid(
         title="PAIR on Natural Questions: ablations, thresholds, alpha",
@@ -480,7 +471,6 @@ def pair_small_grid() -> Grid:
     more students.
 
     Set: --data_dir, see pair_small.
-    Commonly overridden: grid.Grid.seeds, .systems.
     """
     return Grid(
         title="PAIR at small size: ablations, thresholds, alpha",
