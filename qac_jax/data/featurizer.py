@@ -72,8 +72,7 @@ def settle(
     settings: Settings | None = None,
 ) -> Featurizer:
     """Checks names and values against the kind, and fills in its defaults."""
-    if name not in KINDS:
-        raise UserError(f"kind {name!r} is not known; {nearest(name, KINDS)}")
+    check_name("kind", name, tuple(KINDS))
     kind, changed = KINDS[name], dict(settings or {})
     for key in changed:
         if key not in kind.defaults:
@@ -91,10 +90,7 @@ def settle(
             raise UserError(f"kind {name} has no feature {key!r}; {nearest(key, padded)}")
         least = len(form.before) + len(form.between) + len(form.after) + 1
         if limit < least:
-            raise UserError(
-                f"length of {key!r} is {limit}; expected at least {least}, because special "
-                f"tokens need room too"
-            )
+            raise UserError(f"length of {key!r} is {limit}; expected {least} or more")
         padded[key] = int(limit)
     return Featurizer(kind, form, padded, complete, features)
 
@@ -108,9 +104,8 @@ def make_featurizer(
 ) -> Featurizer:
     """The featurizer that makes examples of a kind from the records of a source."""
     kind = kind or source.info["task"]
-    if kind not in KINDS:
-        raise UserError(f"kind {kind!r} is not known; {nearest(kind, KINDS)}")
-    form = Form.from_info(source.info, crop or KINDS[kind].crop)
+    check_name("kind", kind, tuple(KINDS))
+    form = Form(**source.info["form"], crop=crop or KINDS[kind].crop)
     stored = source.info.get("settings", {})
     known = {k: v for k, v in stored.items() if k in KINDS[kind].defaults}
     featurizer = settle(kind, form, lengths=lengths, settings={**known, **(settings or {})})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,11 +40,6 @@ class Form:
     def __post_init__(self) -> None:
         for name in ("before", "between", "after"):  # JSON gives lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
-
-    @classmethod
-    def from_info(cls, info: Mapping[str, Any], crop: str) -> Form:
-        """The form that an examples artefact was tokenised for."""
-        return cls(**info["form"], crop=crop)
 
     @functools.cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray, int, int]:

@@ -10,6 +10,7 @@ each. Two runs give the same bytes: protobuf's maps are serialised in a fixed or
 TFDS can be imported without TensorFlow.
 """
 
+import functools
 import itertools
 import os
 import random
@@ -33,18 +34,11 @@ from qac_jax.text.tokenizers import text_of
 FILES = ("dataset_info.json", "features.json")
 
 
-def token_dtype(vocab_size: int) -> str:
-    """The smallest type for all ids of a vocabulary."""
-    return "uint16" if vocab_size <= 1 << 16 else "int32"
-
-
 def schema_of(vocab_size: int, stored: Stored) -> dict[str, str]:
     """Stored features and their dtypes; a list has a second feature, the lengths of its texts."""
-    tokens = token_dtype(vocab_size)
-    schema = dict.fromkeys(stored.texts, tokens)
-    for name in stored.lists:
-        schema[name] = tokens
-        schema[name + LENGTHS] = "int32"
+    tokens = "uint16" if vocab_size <= 1 << 16 else "int32"
+    schema = dict.fromkeys((*stored.texts, *stored.lists), tokens)
+    schema |= dict.fromkeys([name + LENGTHS for name in stored.lists], "int32")
     return dict(sorted({**schema, **stored.others}.items()))
 
 
@@ -93,15 +87,12 @@ def flat(record: Mapping[str, Any], schema: Mapping[str, str]) -> dict[str, np.n
     """A list of texts as one array and their lengths (TFDS cannot read nested lists back)."""
     arrays: dict[str, np.ndarray] = {}
     for name, dtype in schema.items():
-        if name in arrays:
-            continue
         if name + LENGTHS in schema:
             parts = record[name]
-            lengths = np.fromiter(map(len, parts), np.int32, len(parts))
-            arrays[name + LENGTHS] = lengths
+            arrays[name + LENGTHS] = np.fromiter(map(len, parts), np.int32, len(parts))
             together = np.concatenate(parts) if len(parts) else np.empty(0)
             arrays[name] = together.astype(dtype)
-        elif not name.endswith(LENGTHS):
+        elif name not in arrays:
             arrays[name] = np.asarray(record[name], dtype).reshape(-1)
     return arrays
 
@@ -164,8 +155,6 @@ class _Encoder:
 class DocumentTexts(_Encoder):
     """The ids of documents' passages, contexts and siblings."""
 
-    _splitter: sentences.Splitter | None = None
-
     def passages(self, documents: Sequence[DocumentContexts]) -> list[list[Ids]]:
         """The ids of the passages of each document."""
         prefix, title = self.building.texts.prefix, self.building.texts.title
@@ -178,26 +167,20 @@ class DocumentTexts(_Encoder):
     def contexts(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         """The ids of the contexts of every passage."""
         origins = self.building.selection.origins
-        return self.lists(
-            [
-                [
-                    [c["text"] for c in contexts if not origins or c["origin"] in origins]
-                    for contexts in of
-                ]
-                for of in (d.contexts for d in documents)
-            ]
-        )
+
+        def chosen(contexts: Sequence[Record]) -> list[str]:
+            return [c["text"] for c in contexts if not origins or c["origin"] in origins]
+
+        return self.lists([[*map(chosen, d.contexts)] for d in documents])
 
     def lists(self, texts: Sequence[Sequence[Sequence[str]]]) -> list[list[list[Ids]]]:
         """Ids of the texts of every passage of every document, empty ones left out."""
         stream = iter(self.tokenizer.encode_batch(_flat(_flat(texts))))
         return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
 
-    def sentences(self, documents: Sequence[DocumentContexts]) -> list[list[list[str]]]:
-        """The sentences of the passages of each document."""
-        if self._splitter is None:
-            self._splitter = sentences.load(self.building.siblings.splitter)
-        return [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
+    @functools.cached_property
+    def _splitter(self) -> sentences.Splitter:
+        return sentences.load(self.building.siblings.splitter)
 
     def siblings(
         self, documents: Sequence[DocumentContexts], bodies: Sequence[Sequence[Ids]]
@@ -212,11 +195,9 @@ class DocumentTexts(_Encoder):
             for number, passage in enumerate(document.passages):
                 rng = random.Random(f"{self.building.seed} {passage['_id']}")
                 others: dict[str, list[Ids]] = {}
-                for sort, draw in draws.items():
-                    if sort in sorts:
-                        drawn = (draw(len(body), number, rng) for _ in range(each))
-                        different = [body[i] for i in dict.fromkeys(drawn) if i != number]
-                        others[sort] = [ids for ids in different if ids]
+                for sort in (sort for sort in draws if sort in sorts):
+                    drawn = {draws[sort](len(body), number, rng): None for _ in range(each)}
+                    others[sort] = [body[i] for i in drawn if i != number and body[i]]
                 if overlaps is not None:
                     others["overlap"] = overlaps[d][number]
                 of_passages.append(others)
@@ -226,7 +207,7 @@ class DocumentTexts(_Encoder):
     def _overlaps(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         """Texts that overlap each passage in whole sentences (CoT-MAE's `overlap`)."""
         chosen = self.building.siblings
-        split = self.sentences(documents)
+        split = [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
         counts = iter(self.tokenizer.count(_flat(_flat(split))))
         texts = []
         for document, parts in zip(documents, split, strict=True):

@@ -177,7 +177,7 @@ def test_names_are_checked() -> None:
         ("passage_queries", FORM, {}, "did you mean 'passage_query'"),
         ("passage_query", FORM, {"settings": {"querys": 2}}, "no setting 'querys'"),
         ("passage_query", FORM, {"lengths": {"passag": 9}}, "no feature 'passag'"),
-        ("passage_query", FORM, {"lengths": {"passage": 2}}, "at least 4"),
+        ("passage_query", FORM, {"lengths": {"passage": 2}}, "expected 4 or more"),
         ("mlm", Form(crop="left"), {}, "crop 'left'"),
         ("augtriever", FORM, {"settings": {"strategies": {"title": 0.0}}}, "above 0"),
         ("mixed", FORM, {"settings": {"probabilities": {"querry": 1.0}}}, "did you mean 'query'"),

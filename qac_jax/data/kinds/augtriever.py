@@ -97,12 +97,11 @@ def augtriever(
         query = any_text(record, name, rng)
     example = pair(document, query, rng, form, lengths)
     if strategies.get(QEXT_SELF):
-        extract = name == QEXT_SELF
         places = [(0, 0)] * spans  # ignored where `extract` is 0
-        if extract:
+        if name == QEXT_SELF:
             low, high = span_words
             places = crops.chunks(last - first, rng, count=spans, shortest=low, longest=high)
-        example["extract"] = int(extract)
+        example["extract"] = int(name == QEXT_SELF)
         example["spans"] = [
             form.one(ids[ends[first + a] : ends[first + b]], lengths["spans"], rng)
             for a, b in places
@@ -152,40 +151,28 @@ def records(texts: DocumentTexts, documents: Sequence[DocumentContexts]) -> Iter
     """A passage by words, with its texts of every strategy."""
     words = [[p["text"].split() for p in d.passages] for d in documents]
     every = [split for document in words for split in document]
-    encoded = texts.tokenizer.backend.encode_batch(
-        every, is_pretokenized=True, add_special_tokens=False
-    )
-    names = texts.building.selection.strategies
-    by_strategy = [
-        [strategy_texts(p, c) for p, c in zip(d.passages, d.contexts, strict=True)]
-        for d in documents
-    ]
-    by_name = {
-        name: texts.lists([[t.get(name, []) for t in of] for of in by_strategy]) for name in names
-    }
-    stream = iter(encoded)
+    backend, names = texts.tokenizer.backend, texts.building.selection.strategies
+    stream = iter(backend.encode_batch(every, is_pretokenized=True, add_special_tokens=False))
+    given = [[*map(strategy_texts, d.passages, d.contexts)] for d in documents]
+    by_name = {n: texts.lists([[t.get(n, []) for t in of] for of in given]) for n in names}
     for number, document in enumerate(words):
-        document_records: list[Record] = []
+        found: list[Record] = []
         for place, split in enumerate(document):
             encoding = next(stream)
-            if not texts.has(encoding.ids, "passages without tokens"):
-                continue
-            pieces = [0] * len(split)
-            for word in encoding.word_ids:
-                pieces[word] += 1
-            # Words without tokens (control characters) would make empty crops.
-            record = {"text": encoding.ids, "words": [count for count in pieces if count]}
-            document_records.append({**record, **{n: by_name[n][number][place] for n in names}})
-        yield document_records
+            if texts.has(encoding.ids, "passages without tokens"):
+                pieces = np.bincount(encoding.word_ids, minlength=len(split))
+                # Words without tokens (control characters) would make empty crops.
+                record: Record = {"text": encoding.ids, "words": pieces[pieces > 0]}
+                found.append({**record, **{n: of[number][place] for n, of in by_name.items()}})
+        yield found
 
 
 def strategy_texts(passage: Record, contexts: Sequence[Record]) -> dict[str, list[str]]:
     """The possible pseudo-queries by strategy: title, anchors, phrases, and contexts."""
-    by_strategy: dict[str, list[str]] = {
-        "title": [passage["title"]] if passage.get("title") else [],
-        "anchor": [_label(item) for item in passage.get("anchors", ())],
-        "phrase": [_label(item) for item in passage.get("phrases", ())],
-    }
+    by_strategy = {"title": [passage["title"]] if passage.get("title") else []}
+    for name in ("anchor", "phrase"):  # anchors are [target, label]
+        items = passage.get(f"{name}s", ())
+        by_strategy[name] = [item if isinstance(item, str) else item[-1] for item in items]
     for context in contexts:
         by_strategy.setdefault(context["origin"], []).append(context["text"])
     return by_strategy
@@ -195,9 +182,8 @@ def completed(building: Building, contexts: Records | None) -> Building:
     """The default strategies: those of the passages, and every origin of the contexts."""
     if building.selection.strategies:
         return building
-    origins: dict[str, None] = dict.fromkeys(("anchor", "phrase", "title"))
-    for record in contexts or ():
-        origins.update(dict.fromkeys(c["origin"] for c in record["contexts"]))
+    origins = {"anchor", "phrase", "title"}
+    origins |= {c["origin"] for record in contexts or () for c in record["contexts"]}
     selection = dataclasses.replace(building.selection, strategies=tuple(sorted(origins)))
     return dataclasses.replace(building, selection=selection)
 
@@ -206,12 +192,7 @@ def settings(building: Building, tokenizer: Tokenizer) -> dict[str, Any]:
     """The tokens of ", " between two phrases."""
     del building
     alone, joined = tokenizer.encode("a"), tokenizer.encode("a, a")
-    return {"separator": joined[len(alone) : len(joined) - len(alone)]}
-
-
-def _label(item: Any) -> str:
-    """Anchors are [target, label]."""
-    return item if isinstance(item, str) else item[-1]
+    return {"separator": joined[len(alone) : -len(alone)]}
 
 
 AUGTRIEVER = DocumentKind(

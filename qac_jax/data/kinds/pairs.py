@@ -130,16 +130,13 @@ def passages(
     queries: "none", "some", or "needed" (then passages without any are left out).
     """
     bodies = texts.passages(documents)
-    asked: Any = texts.contexts(documents) if queries != "none" else bodies
-    others: Any = texts.siblings(documents, bodies) if siblings else bodies
-    for body, contexts_of, siblings_of in zip(bodies, asked, others, strict=True):
+    nothing: Any = [[{}] * len(body) for body in bodies]
+    asked = texts.contexts(documents) if queries != "none" else nothing
+    others = texts.siblings(documents, bodies) if siblings else nothing
+    for of_document in zip(bodies, asked, others, strict=True):
         yield [
-            {
-                "passage": ids,
-                **({} if queries == "none" else {"contexts": contexts}),
-                **(more if siblings else {}),
-            }
-            for ids, contexts, more in zip(body, contexts_of, siblings_of, strict=True)
+            {"passage": ids, **({} if queries == "none" else {"contexts": contexts}), **more}
+            for ids, contexts, more in zip(*of_document, strict=True)
             if texts.has(ids, "passages without tokens")
             and (queries != "needed" or texts.has(contexts, "passages without queries"))
         ]

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import random
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -119,16 +119,10 @@ def _stored_triples(building: Building) -> Stored:
 
 def queries_with_passages(texts: JudgedTexts, queries: Sequence[Judged]) -> Iterator[Record]:
     """A query with its positives and negatives."""
+    scores = SCORES if texts.building.negatives.teacher else ()
     for judged, query in texts.queries(queries):
-        record: dict[str, Any] = {
-            "query": query,
-            "positives": texts.ids(judged.positives),
-            "negatives": texts.ids(judged.negatives),
-        }
-        if texts.building.negatives.teacher:
-            record["positives_scores"] = judged.positives_scores
-            record["negatives_scores"] = judged.negatives_scores
-        yield record
+        lists = {name: texts.ids(getattr(judged, name)) for name in ("positives", "negatives")}
+        yield {"query": query, **lists, **{name: getattr(judged, name) for name in scores}}
 
 
 def cross_encoder(
@@ -167,9 +161,7 @@ def _fewer(judged: Judged, building: Building) -> Judged:
     wanted = min(building.negatives.negatives_per_query, len(judged.negatives))
     places = rng.sample(range(len(judged.negatives)), wanted)
     negatives = [judged.negatives[i] for i in places]
-    if not len(judged.negatives_scores):
-        return dataclasses.replace(judged, negatives=negatives)
-    scores = [float(judged.negatives_scores[i]) for i in places]
+    scores = [float(judged.negatives_scores[i]) for i in places if len(judged.negatives_scores)]
     return dataclasses.replace(judged, negatives=negatives, negatives_scores=scores)
 
 
