@@ -120,7 +120,6 @@ _BENCHMARKS = {
     "all": ("everything:All", "every benchmark with a peer, in one table"),
     "encode": ("encode:Encode", "passages to vectors, beside sentence-transformers"),
     "generate": ("generate:Generate", "new tokens a second of a T5, beside transformers"),
-    "pretrain": ("train:Pretrain", "the same as train, of CoT-MAE or coCondenser"),
     "search": ("search:Search", "ScaNN and exact search, beside FAISS"),
     "serve": ("serve:Serve", "a server under load, with batches and without"),
     "train": ("train:Train", "steps of MLM, CoT-MAE or coCondenser, beside PyTorch"),

@@ -9,11 +9,7 @@ from typing import Any
 
 from qac_jax import extras, hardware
 from qac_jax.errors import UserError
-from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.processes import cores
-
-
-FORMATS = DOCUMENTS.names()
 
 
 def package(name: str) -> Any:
@@ -75,6 +71,7 @@ def compared(
             seconds[name].append(time.perf_counter() - began)
     rates = {name: count / statistics.median(times) for name, times in seconds.items()}
     figures: dict[str, Any] = {f"{name}_{unit}_per_second": rate for name, rate in rates.items()}
+    figures["unit"] = unit
     ours, *peers = sides
     if peers:
         best = max(peers, key=lambda name: rates[name])
@@ -85,15 +82,13 @@ def compared(
     return figures | {"device": jax.devices()[0].device_kind, "cores": cores()}
 
 
-def passages(corpus: str, format: str, count: int) -> list[str]:
-    """Texts of a corpus, evenly spread."""
+def passages(packages: str, count: int) -> list[str]:
+    """Texts of the documentation of Python packages, evenly spread."""
     from qac_jax.formats import documents
 
     texts: list[str] = []
-    for document in documents.read(format, corpus):
+    for document in documents.read("python_docs", packages):
         texts += [f"{p.title} {p.text}".strip() for p in document.passages]
         texts += [s.text for s in document.sections if s.text.strip()]
-    if not texts:
-        raise UserError(f"{corpus} holds no passages in the format {format!r}")
     wanted = min(count, len(texts))
     return [texts[i * len(texts) // wanted] for i in range(wanted)]

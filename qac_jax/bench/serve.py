@@ -5,16 +5,13 @@ import dataclasses
 import http.client
 import itertools
 import json
-import os
 import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,6 @@ from qac_jax.errors import UserError
 from qac_jax.fields import option
 
 
-_START_SECONDS = 600
 _WARM_SECONDS = 3.0
 
 
@@ -31,24 +27,21 @@ _WARM_SECONDS = 3.0
 class Serve:
     """Seconds of a search and searches/s of `qac serve` on this machine, clients included.
 
-    Every client sends its next query when it has its answer. What batching is compared with,
-    "unbatched", is the same server and load with batches of one query (--max_batch 1 --wait_ms 0).
+    Every client sends its next query, a few words of a passage, when it has its answer. What
+    batching is compared with, "unbatched", is the same server and load with batches of one query
+    (--max_batch 1 --wait_ms 0).
     """
 
     EXAMPLE = "qac bench serve --index out/live --clients 8 --seconds 60"
 
-    index: str = option("", "index that is served")
-    encoder: str = option("", "encoder of the index, if it was moved")
-    queries: str = option("", "file of queries ('': sentences of the index's passages)")
+    index: str = option("", "living index that is served")
     clients: int = option(8, "clients at one time", at_least=1)
     seconds: float = option(60.0, "seconds of each measurement", above=0)
-    k: int = option(10, "hits of a search", at_least=1)
-    hybrid: float = option(0.3, "weight of BM25's score, 0 to 1", at_least=0, at_most=1)
 
     def run(self) -> dict[str, Any]:
         if not self.index:
             raise UserError("there is nothing to serve; give --index FOLDER")
-        bodies = self._bodies()
+        bodies = [json.dumps({"query": text}).encode() for text in _texts(self.index)]
         batched = self._measured(bodies)
         alone = self._measured(bodies, "--max_batch", "1", "--wait_ms", "0")
         return {
@@ -57,66 +50,29 @@ class Serve:
             "ratio": batched["searches_per_second"] / alone["searches_per_second"],
         }
 
-    def _measured(self, bodies: Sequence[bytes], *flags: str) -> dict[str, Any]:
-        with self._server(*flags) as (process, port):
+    def _measured(self, bodies: list[bytes], *flags: str) -> dict[str, Any]:
+        with _server("--index", self.index, "--port", "0", *flags) as port:
             self._load(port, bodies, _WARM_SECONDS)
             done = self._load(port, bodies, self.seconds)
-            import psutil
-
-            memory = psutil.Process(process.pid).memory_info().rss
         answered = [1000 * seconds for status, seconds in done if status == 200]
         if not answered:
-            raise UserError(
-                f"no search was answered with 200, but {done[:1]}; see the server's log"
-            )
+            raise UserError(f"no search was answered with 200, but {done[:1]}")
         p50, p95, p99 = np.percentile(answered, (50, 95, 99)).tolist()
-        return {
-            "searches_per_second": len(answered) / self.seconds,
-            "p50_ms": p50,
-            "p95_ms": p95,
-            "p99_ms": p99,
-            "errors": len(done) - len(answered),
-            "memory_mb": memory / 1e6,
-        }
+        rates = {"searches_per_second": len(answered) / self.seconds}
+        errors = {"errors": len(done) - len(answered)}
+        return {**rates, "p50_ms": p50, "p95_ms": p95, "p99_ms": p99, **errors}
 
-    def _bodies(self) -> list[bytes]:
-        if self.queries:
-            from qac_jax.formats.queries import read_queries
-
-            texts = [query.text for query in read_queries(self.queries)]
-        else:
-            texts = _sentences(self.index)
-        settings = {"k": self.k, "hybrid": self.hybrid}
-        return [json.dumps({"query": text, **settings}).encode() for text in texts]
-
-    @contextlib.contextmanager
-    def _server(self, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-        words = ["serve", "--index", self.index, "--port", "0", *flags]
-        words += ["--encoder", self.encoder] if self.encoder else []
-        with tempfile.TemporaryDirectory(prefix="qac_jax-") as folder:
-            log = Path(folder) / "log"
-            with log.open("w") as file:
-                command = [sys.executable, "-m", "qac_jax.cli", *words]
-                process = subprocess.Popen(command, stderr=file, env=dict(os.environ))
-            try:
-                yield process, _port(process, log)
-            finally:
-                process.terminate()
-                process.wait()
-
-    def _load(self, port: int, bodies: Sequence[bytes], seconds: float) -> list[tuple[int, float]]:
+    def _load(self, port: int, bodies: list[bytes], seconds: float) -> list[tuple[int, float]]:
         """(status, seconds) of every request of all clients; 0 where there was no answer."""
         end = time.perf_counter() + seconds
+        headers = {"Content-Type": "application/json"}
 
         def client(number: int) -> list[tuple[int, float]]:
             done, chosen = [], random.Random(number)
             connection = http.client.HTTPConnection("127.0.0.1", port)
             while (began := time.perf_counter()) < end:
                 try:
-                    body = chosen.choice(bodies)
-                    connection.request(
-                        "POST", "/search", body, {"Content-Type": "application/json"}
-                    )
+                    connection.request("POST", "/search", chosen.choice(bodies), headers)
                     answer = connection.getresponse()
                     answer.read()
                     status = answer.status
@@ -124,23 +80,32 @@ class Serve:
                     status = 0
                     connection.close()
                 done.append((status, time.perf_counter() - began))
+            connection.close()
             return done
 
         with ThreadPoolExecutor(self.clients) as pool:
             return [*itertools.chain(*pool.map(client, range(self.clients)))]
 
 
-def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    end = time.monotonic() + _START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        if found := re.search(r"http://[\d.]+:(\d+)", log.read_text()):
-            time.sleep(0.5)
-            return int(found[1])
-        time.sleep(0.1)
-    raise UserError(f"the server did not start ({log.read_text()[-300:]}); try `qac serve` itself")
+@contextlib.contextmanager
+def _server(*flags: str) -> Iterator[int]:
+    """A server's port, as long as it runs."""
+    command = [sys.executable, "-m", "qac_jax.cli", "serve", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            said = []
+            for line in process.stderr:
+                if found := re.search(r"http://[\d.]+:(\d+)", line):
+                    yield int(found[1])
+                    return
+                said.append(line)
+            raise UserError(f"the server did not start ({' '.join(said)[-300:]})")
+        finally:
+            process.terminate()
 
 
-def _sentences(index: str) -> list[str]:
+def _texts(index: str) -> list[str]:
     """A few words from the middle of passages."""
     from qac_jax.live.index import LiveIndex
 

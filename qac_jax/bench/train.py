@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from qac_jax.bench import peer
-from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.training.options import PRECISIONS
@@ -19,12 +18,12 @@ Batch = dict[str, np.ndarray]
 _FIRST_WORD = 5  # after [PAD] [UNK] [CLS] [SEP] [MASK]
 # Tokens of texts: of passages as shares of the longest (MS MARCO's mean is 0.52), and of queries.
 _PASSAGES = {"full": (1.0, 1.0), "long": (0.65, 1.0), "msmarco": (0.2, 0.84)}
-_QUERIES = (6, 16)
+_QUERY, _QUERIES = 32, (6, 16)
 
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Examples/s of training steps (forward, backward, clipping, AdamW), and over PyTorch's.
+    """Examples/s of a training step (forward, backward, clipping, AdamW), and over PyTorch's.
 
     An example of CoT-MAE and coCondenser is a pair of a passage and a query. The peer is the same
     step written plainly in PyTorch with transformers' layers, which also computes logits at masked
@@ -41,49 +40,37 @@ class Train:
     batch: int = option(32, "examples per step", at_least=1)
     microbatch: int = option(0, "examples at a time: accumulated, in chunks (coCondenser)")
     passage: int = option(144, "maximum passage length")
-    context: int = option(32, "maximum query length")
-    contexts: str = option(
-        "query", "a query or another passage as a passage's context", choices=("query", "passage")
-    )
     lengths: str = option(
         "long", "passages of the maximum, near it, or of MS MARCO's lengths", choices=(*_PASSAGES,)
     )
     layers: int = option(6, "layers of the BERT")
     hidden: int = option(384, "width of the BERT")
-    head_size: int = option(0, "size of attention heads (0: 64, or 32 below a width of 768)")
     vocabulary: int = option(30522, "size of the vocabulary")
     dropout: float = option(0.1, "dropout, on both sides")
     precision: str = option(
         "auto", f"ours, and PyTorch's by autocast ({PRECISIONS_MEAN})", choices=PRECISIONS
     )
     pack: bool = option(False, "ours: compute texts without their padding")
-    attention: str = option("auto", "ours: implementation", choices=("auto", "xla"))
     peer: bool = option(True, "measure PyTorch too")
-    steps: int = option(1, "steps per repetition", at_least=1)
     repetitions: int = option(5, "repetitions of each side", at_least=1)
 
     def run(self) -> dict[str, Any]:
         if self.peer:
             peer.torch()
+        import jax
+
+        from qac_jax.training import metrics
+
         batch = self._batch()
         ours, more = self._ours(batch)
         sides = {"qac_jax": ours}
         if self.peer:
             sides["pytorch"] = self._theirs(batch)
-        figures = peer.compared(sides, self.batch * self.steps, "examples", self.repetitions)
-        return figures | self._rates(more, figures["qac_jax_examples_per_second"])
-
-    def _rates(self, more: dict[str, Any], rate: float) -> dict[str, Any]:
-        import jax
-
-        from qac_jax.training import metrics
-
-        flops, seconds = more["flops_per_example"] * self.batch, self.batch / rate
-        return more | {
-            "step_ms": 1e3 * seconds,
-            "tflops": flops / seconds / 1e12,
-            "mfu": metrics.mfu(flops, seconds, jax.devices()),
-        }
+        figures = peer.compared(sides, self.batch, "examples", self.repetitions)
+        flops = more["flops_per_example"] * self.batch
+        seconds = self.batch / figures["qac_jax_examples_per_second"]
+        rates = {"step_ms": 1e3 * seconds, "tflops": flops / seconds / 1e12}
+        return figures | more | rates | {"mfu": metrics.mfu(flops, seconds, jax.devices())}
 
     def _batch(self) -> Batch:
         """Random words in texts of these lengths."""
@@ -92,11 +79,8 @@ class Train:
         texts = {"passage": (self.passage, rng.integers(low, high + 1, self.batch))}
         if self.objective == "mlm":
             texts = {"tokens": texts["passage"]}
-        elif self.contexts == "passage":
-            texts["context"] = self.passage, rng.integers(low, high + 1, self.batch)
         else:
-            drawn = rng.integers(*_QUERIES, self.batch)
-            texts["context"] = self.context, np.minimum(drawn, self.context)
+            texts["context"] = _QUERY, rng.integers(*_QUERIES, self.batch)
         batch: Batch = {}
         for name, (width, lengths) in texts.items():
             ids = rng.integers(_FIRST_WORD, self.vocabulary, (self.batch, width))
@@ -107,10 +91,7 @@ class Train:
         return batch
 
     def _heads(self) -> int:
-        size = self.head_size or (64 if self.hidden >= 768 else 32)
-        if self.hidden % size:
-            raise UserError(f"hidden={self.hidden} is not a multiple of head_size={size}")
-        return self.hidden // size
+        return self.hidden // (64 if self.hidden >= 768 else 32)
 
     def _objective(self) -> Any:
         from qac_jax.models.bert import BertConfig
@@ -127,12 +108,12 @@ class Train:
             num_layers=self.layers,
             num_heads=self._heads(),
             intermediate_size=4 * self.hidden,
-            max_positions=self.passage,
+            max_positions=max(self.passage, _QUERY),
             hidden_dropout=self.dropout,
             attention_dropout=self.dropout,
         )
         precision = train.precision_here(self.precision)
-        model = config.build(Runtime(dtype=precision, attention=self.attention))
+        model = config.build(Runtime(dtype=precision))
         words = Vocabulary(np.zeros(self.vocabulary, bool))
         if self.objective == "cotmae":
             return CotMae(model, vocabulary=words, decoder="mlm")
@@ -164,13 +145,12 @@ class Train:
         }
         state: Any = engine.create()
 
-        def steps() -> None:
+        def one_step() -> None:
             nonlocal state
-            for _ in range(self.steps):
-                state, metrics = program(state, meshes.place(batch, mesh))
+            state, metrics = program(state, meshes.place(batch, mesh))
             jax.block_until_ready(metrics)
 
-        return steps, figures
+        return one_step, figures
 
     def _theirs(self, batch: Batch) -> Callable[[], None]:
         """Forward and backward of the losses, clipping, PyTorch's fastest AdamW."""
@@ -183,7 +163,7 @@ class Train:
             num_hidden_layers=self.layers,
             num_attention_heads=self._heads(),
             intermediate_size=4 * self.hidden,
-            max_position_embeddings=self.passage,
+            max_position_embeddings=max(self.passage, _QUERY),
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
         )
@@ -200,19 +180,18 @@ class Train:
         parameters = [*model.parameters(), *head.parameters()]
         optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, fused=True)
 
-        def steps() -> None:
-            for _ in range(self.steps):
-                optimizer.zero_grad()
-                for loss in losses:
-                    with peer.halved(self.precision):
-                        found = loss() / len(losses)
-                    found.backward()
-                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-                optimizer.step()
+        def step() -> None:
+            optimizer.zero_grad()
+            for loss in losses:
+                with peer.halved(self.precision):
+                    found = loss() / len(losses)
+                found.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
             if peer.device() == "cuda":
                 torch.cuda.synchronize()
 
-        return steps
+        return step
 
     def _loss(self, model: Any, head: Any, batch: Batch, rows: slice) -> Callable[[], Any]:
         """The objective's loss of some rows, whose words are masked beforehand."""
@@ -286,10 +265,3 @@ class Train:
         rates = {"cotmae": (0.30, 0.45), "cocondenser": (0.15, 0.15)}[self.objective]
         first, second = text("passage", rates[0]), text("context", rates[1])
         return cotmae if self.objective == "cotmae" else cocondenser
-
-
-@dataclasses.dataclass(frozen=True)
-class Pretrain(Train):
-    __doc__ = Train.__doc__
-
-    objective: str = option("cotmae", "objective", choices=("cotmae", "cocondenser"))
