@@ -7,7 +7,6 @@ documents are no mistakes: they are listed with the reason. Nothing is dropped i
 
 import functools
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -85,16 +84,6 @@ class BadLines:
     def leave_out(self, what: str, count: int = 1) -> None:
         self.left_out[what] += count
 
-    def keep(self, what: str) -> None:
-        self.kept[what] += 1
-
-    def skip(self, path: str, reason: str, detail: str = "", line: int | None = None) -> None:
-        """Lists what is not read, whatever the number of bad records that are allowed."""
-        self.skipped.append(Skipped(path, reason, detail, line))
-
-    def note(self, path: str, text: str) -> None:
-        self.notes.append(Note(path, text))
-
     def facts(self) -> dict[str, Any]:
         """All of it as JSON, for `merge` in another process."""
         return {
@@ -118,12 +107,9 @@ class BadLines:
         if len(self.items) < (self.allowed or 0):
             self.items.append(item)
             return
-        if self.allowed is None:
-            hint = "mend the file"
-        elif self.allowed == 0:
-            hint = "mend the file, or pass --skip_bad N to leave out and list up to N bad records"
-        else:
-            hint = f"it is bad record {self.allowed + 1}, and --skip_bad allows {self.allowed}"
+        hint = "mend the file"
+        if self.allowed is not None:
+            hint += f", or list more than {self.allowed} bad records by --skip_bad N"
         raise DataError(f"{item.message}; {hint}", file=item.file, line=item.line)
 
     def summary(self) -> str:
@@ -153,15 +139,13 @@ class BadLines:
         if summary := self.summary():
             progress.say(f"{verb}: {summary}")
         self.say_choices(verb)
-        rows = ["\t".join("" if part is None else str(part) for part in one) for one in self.items]
-        lists = {"skipped.tsv": rows}
+        lists = {"skipped.tsv": ["\t".join(str(part or "") for part in one) for one in self.items]}
         for name, entries in (("skipped.jsonl", self.skipped), ("notes.jsonl", self.notes)):
             given = [{k: v for k, v in e._asdict().items() if v not in ("", None)} for e in entries]
             lists[name] = [json.dumps(entry, ensure_ascii=False) for entry in given]
         for name, lines in lists.items():
             if lines:
-                with open(os.fspath(out.part(name)), "w", encoding="utf-8") as file:
-                    file.writelines(f"{line}\n" for line in lines)
+                out.part(name).write_bytes("".join(f"{line}\n" for line in lines).encode())
                 out.keep(name, volatile=True)
                 progress.say(f"{verb}: {name} in the artefact lists all {len(lines)}")
 

@@ -6,9 +6,7 @@ For many processes: `shards(format, path, count)` cuts the corpus, `read_shard(s
 one part anywhere, and `repeated_documents` finds ids that occur twice over all of them.
 """
 
-import math
 import os
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,10 +20,6 @@ from qac_jax.formats.files import Line, Piece
 from qac_jax.formats.identities import IdSet, id_hash
 from qac_jax.formats.registry import DOCUMENTS, Recognise, never
 
-
-# One shard's share of text when the number of shards is not set. It depends on the
-# data only, never on the machine, so that the same corpus always gives the same files.
-SHARD_BYTES = 64 << 20
 
 # MS MARCO's tables have it for a missing title.
 NO_TITLE = "-"
@@ -123,16 +117,9 @@ def sharer(
     *suffixes: str, cut: bool = True
 ) -> Callable[[str, int | None, Mapping[str, str]], Pieces]:
     """Shares out files with these suffixes; without `cut` each file stays whole."""
-    return lambda path, count, options: shared(files.expand(path, suffixes), count, cut=cut)
-
-
-def shared(paths: Sequence[str], count: int | None, *, cut: bool = True) -> Pieces:
-    """Files in `count` shards, or in one for every 64 MB."""
-    return files.share_out(paths, count or default_count(paths), cut=cut)
-
-
-def default_count(paths: Sequence[str]) -> int:
-    return max(1, math.ceil(files.total_size(paths) / SHARD_BYTES))
+    return lambda path, count, options: files.share_out(
+        files.expand(path, suffixes), count, cut=cut
+    )
 
 
 def read_lines(
@@ -216,7 +203,7 @@ def accepted(document: Document, bad: BadLines) -> bool:
         if not passage.id.strip():
             raise BadRecord(f"a passage of {document.id!r} has no id")
         if not (passage.text.strip() or passage.title.strip()):
-            bad.keep("passages without text")
+            bad.kept["passages without text"] += 1
     if document.passages or any(section.text.strip() for section in document.sections):
         return True
     bad.leave_out("documents without text")
@@ -280,37 +267,24 @@ def content_hash(document: Document) -> int:
     return id_hash("\n".join([*ids_of(document), document.title, *texts]))
 
 
-class ShardIds:
-    """What a worker returns of its documents: for every id its hash, the number of the document it
-    belongs to, and the hash of what that document says."""
-
-    def __init__(self) -> None:
-        self._columns = array("Q"), array("L"), array("Q")
-        self._count = 0
-
-    def add(self, document: Document) -> None:
-        says = content_hash(document)
-        for name in ids_of(document):
-            row = id_hash(name), self._count, says
-            for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
-        self._count += 1
-
-    def table(self) -> np.ndarray:
-        """uint64 [3, ids]."""
-        return np.array(self._columns, np.uint64)
+def id_rows(number: int, document: Document) -> Iterator[int]:
+    """Of every id of a shard's document its hash, the document's number, and the hash of what it
+    says, one behind the other."""
+    says = content_hash(document)
+    for name in ids_of(document):
+        yield from (id_hash(name), number, says)
 
 
 def repeated_documents(parts: Iterable[np.ndarray]) -> dict[int, dict[int, bool]]:
-    """A global step: part -> numbers of its documents with an id that was there before, and
-    whether they are the same record as then.
+    """A global step over all parts' `id_rows`: part -> numbers of its documents with an id that
+    was there before, and whether they are the same record as then.
 
     Give them to `read_shard(…, drop=…)`: it counts the same ones, and names file and line of the
     others, or skips and lists them.
     """
-    every = [np.zeros((3, 0), np.uint64), *parts]
-    ids, numbers, says = np.concatenate(every, axis=1)
-    part_of = np.repeat(np.arange(len(every)), [part.shape[1] for part in every]) - 1
+    every = list(parts)
+    ids, numbers, says = np.concatenate(every).reshape(-1, 3).T
+    part_of = np.repeat(np.arange(len(every)), [len(part) // 3 for part in every])
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]
     again = np.flatnonzero(in_order[1:] == in_order[:-1]) + 1

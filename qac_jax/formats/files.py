@@ -36,6 +36,9 @@ _UNPACKERS: dict[str, Callable[[Any], Any]] = {
         zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), 1 << 20
     ),
 }
+# One shard's share of text when their number is not set. It depends on the data only, never on
+# the machine, so that the same corpus always gives the same files.
+SHARD_BYTES = 64 << 20
 # Text packs to about a quarter: what compressed files weigh when work is shared out.
 _UNPACKED = 4
 # Of JSON, unless its backslash is itself escaped.
@@ -185,7 +188,7 @@ def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
             continue
         if "\0" in text or (text.startswith("{") and "\\u0000" in text):
             text = _ESCAPED_NUL.sub(r"\1 ", text.replace("\0", " "))
-            bad.keep("lines with NUL characters, read as blanks")
+            bad.kept["lines with NUL characters, read as blanks"] += 1
         if text.strip("\r\n "):
             yield Line(text.removesuffix("\n").removesuffix("\r"), place, offset)
 
@@ -220,19 +223,16 @@ def _weight(path: str) -> int:
     return os.path.getsize(path) * (_UNPACKED if compression(path) else 1)
 
 
-def total_size(files: Sequence[str]) -> int:
-    return sum(map(_weight, files))
-
-
-def share_out(files: Sequence[str], count: int, *, cut: bool = True) -> list[tuple[Piece, ...]]:
-    """At most `count` shards of nearly equal size, in the order of the files; none is empty."""
+def share_out(
+    files: Sequence[str], count: int | None, *, cut: bool = True
+) -> list[tuple[Piece, ...]]:
+    """At most `count` shards of nearly equal size (None: one for every 64 MB), in the order of the
+    files; none is empty."""
+    total = sum(map(_weight, files))
+    count = count or max(1, math.ceil(total / SHARD_BYTES))
     if count > 99_999:  # five digits in their names
-        raise UserError(
-            f"shards = {count} is not a number of files; give 1 to 99,999 (0: as needed)"
-        )
-    count = max(1, count)
+        raise UserError(f"{count} shards; give 1 to 99,999 (0: as needed)")
     shards: list[list[Piece]] = [[] for _ in range(count)]
-    total = total_size(files)
     begin = 0
     for path in files:
         size = _weight(path)

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import random
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.documents import Document, Shard, ShardIds, read_shard
+from qac_jax.formats.documents import Document, Shard, id_rows, read_shard
 from qac_jax.formats.records import Record, write_lines
 from qac_jax.text import sentences, spans, tokenizers
 from qac_jax.text.sentences import Span, Splitter
@@ -296,12 +297,12 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     """Writes the passages of one shard; returns what the parent has to know, as JSON."""
     bad = BadLines(job.skip_bad)
     cutter = cutter_of(job.cutting, job.seed, job.tokenizer, job.splitter)
-    ids = ShardIds()
+    ids = array("Q")
     facts: dict[str, Any] = {"documents": 0, "without_passages": 0}
 
     def records() -> Iterator[Record]:
         for document in read_shard(job.shard, bad, job.drop):
-            ids.add(document)
+            ids.extend(id_rows(facts["documents"], document))
             facts["documents"] += 1
             cut = list(cutter.records(document))
             yield from cut
@@ -313,7 +314,7 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     facts.update(bad.facts())
     if not job.drop:
         with open(f"{job.ids}.part", "wb") as file:
-            np.save(file, ids.table())
+            np.save(file, np.frombuffer(ids, np.uint64))
         os.replace(f"{job.ids}.part", job.ids)
     return facts
 

@@ -22,7 +22,6 @@ from qac_jax.formats.documents import (
     Shard,
     line_format,
     read_lines,
-    shared,
     sharer,
 )
 from qac_jax.formats.files import (
@@ -35,6 +34,7 @@ from qac_jax.formats.files import (
     parsed,
     quoted_columns,
     raw_lines,
+    share_out,
     string,
 )
 from qac_jax.formats.identities import IdSet
@@ -125,7 +125,7 @@ def _share_beir(path: str, count: int | None, options: Mapping[str, str]) -> Pie
             f"{path} holds neither corpus.jsonl nor documents.jsonl; expected a BEIR folder with "
             f"corpus.jsonl, queries.jsonl and qrels/"
         )
-    return shared(files, count)
+    return share_out(files, count)
 
 
 def _read_beir(shard: Shard, bad: BadLines) -> Iterator[Document]:
@@ -207,7 +207,7 @@ def _msmarco_document(line: Line, options: Mapping[str, str]) -> Document:
 
 def _share_passages(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     paragraphs = find(path, "para.txt")
-    return shared([paragraphs], count) if paragraphs else sharer(".tsv")(path, count, options)
+    return share_out([paragraphs], count) if paragraphs else sharer(".tsv")(path, count, options)
 
 
 def _read_passages(shard: Shard, bad: BadLines) -> Iterator[Document]:
@@ -272,7 +272,7 @@ def _read_dpr(shard: Shard, bad: BadLines) -> Iterator[Document]:
         if not name.strip():
             raise BadRecord("the id is missing or empty")
         if not (text.strip() or title.strip()):
-            bad.keep("passages without text")
+            bad.kept["passages without text"] += 1
         return line.place, Passage(name, title.strip(), text)
 
     def article(row: tuple[Place, Passage]) -> tuple[str, str]:

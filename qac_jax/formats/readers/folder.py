@@ -21,17 +21,9 @@ from qac_jax import artifacts
 from qac_jax.artifacts.reading import CLAIM
 from qac_jax.errors import UserError
 from qac_jax.formats import registry
-from qac_jax.formats.bad_lines import BadLines, Skipped
-from qac_jax.formats.documents import (
-    Document,
-    DocumentFormat,
-    Pieces,
-    Section,
-    Shard,
-    default_count,
-    shared,
-)
-from qac_jax.formats.files import LONGEST_FILE
+from qac_jax.formats.bad_lines import BadLines, Note, Skipped
+from qac_jax.formats.documents import Document, DocumentFormat, Pieces, Section, Shard
+from qac_jax.formats.files import LONGEST_FILE, share_out
 
 
 BINARY, EMPTY, WORDLESS = "binary file", "empty file", "no text in it"
@@ -103,11 +95,14 @@ class Source:
         if not text.strip():
             raise NotRead(EMPTY)
         if guessed:
-            self.bad.note(self.path, f"is not UTF-8; read as {encoding}, which is a guess")
+            self.note(f"is not UTF-8; read as {encoding}, which is a guess")
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def skip(self, reason: str, detail: str = "", line: int | None = None) -> None:
-        self.bad.skip(self.path, reason, detail, line)
+        self.bad.skipped.append(Skipped(self.path, reason, detail, line))
+
+    def note(self, text: str) -> None:
+        self.bad.notes.append(Note(self.path, text))
 
 
 @dataclass(frozen=True)
@@ -233,7 +228,7 @@ def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
             f"{path} holds no file that can be read ({bad.reasons() or 'it is empty'}); expected "
             f"{', '.join(filter(None, sorted(_kinds())))}"
         )
-    return shared(found, min(count or default_count(found), len(found)), cut=False)
+    return share_out(found, count, cut=False)
 
 
 def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:

@@ -91,7 +91,7 @@ def _chosen(source: Source, rows: Sequence[Row]) -> Columns:
     for role, guess in _guessed([name for name in names if name not in taken], rows).items():
         chosen.setdefault(role, guess)
     shown = ", ".join(f"{role}={'+'.join(chosen[role])}" for role in ROLES if chosen.get(role))
-    source.bad.note(source.path, f"columns {shown}{missing}")
+    source.note(f"columns {shown}{missing}")
     return chosen
 
 
@@ -150,7 +150,7 @@ def _read_csv(source: Source) -> Iterator[Document]:
         raise NotRead(_ROWLESS)
     names = _names(first[1])
     if not names:
-        source.bad.note(source.path, "has no names of columns; they are numbered from 1")
+        source.note("has no names of columns; they are numbered from 1")
         names = [str(number) for number in range(1, len(first[1]) + 1)]
         records = itertools.chain([first], records)
     return documents(source, _rows(source, names, records))

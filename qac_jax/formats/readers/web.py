@@ -16,17 +16,8 @@ from lxml import etree
 from qac_jax import extras
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.documents import (
-    Document,
-    DocumentFormat,
-    Pieces,
-    Section,
-    Shard,
-    checked,
-    default_count,
-    shared,
-)
-from qac_jax.formats.files import LONGEST_LINE, expand, open_bytes
+from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard, checked, sharer
+from qac_jax.formats.files import LONGEST_LINE, open_bytes
 from qac_jax.formats.readers.folder import Headed, PageFormat, Source, decoded, is_binary, page
 from qac_jax.formats.registry import NO, SURE
 
@@ -187,11 +178,6 @@ def _read_page(source: Source) -> Iterator[Document]:
 _MARKUP, _PLAIN = ("text/html", "application/xhtml+xml"), "text/plain"
 
 
-def _share_warc(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
-    files = expand(path, (".warc", ".wet"))
-    return shared(files, count or min(default_count(files), len(files)), cut=False)
-
-
 def _read_warc(shard: Shard, bad: BadLines) -> Iterator[Document]:
     for piece in shard.pieces:
         for record, content in _records(piece.file, bad):
@@ -247,7 +233,7 @@ def _crawled(record: Any, content: bytes, place: Place, bad: BadLines) -> Docume
             bad.leave_out("contents that are not text")
             return None
         if "WARC-Truncated" in headers:
-            bad.keep("pages that the crawl cut off")
+            bad.kept["pages that the crawl cut off"] += 1
         _, _, stated = parameters.lower().partition("charset=")
         declared = stated.split(";")[0].strip(" \"'") or _charset(body[:4096])
         text = decoded(body, declared)[0].replace("\r\n", "\n").replace("\0", " ")
@@ -284,7 +270,7 @@ def _http(name: str, content: bytes) -> tuple[int, str, bytes | None]:
 
 DOCUMENT_FORMATS = {
     "warc": DocumentFormat(
-        _share_warc,
+        sharer(".warc", ".wet", cut=False),
         _read_warc,
         recognise=lambda sample: SURE if sample.head.startswith("WARC/") else NO,
     )
