@@ -312,23 +312,18 @@ def _inspect(arguments: list[str]) -> int:
     task = f"show examples of this task as text [{', '.join(KINDS)}]"
     add("--task", metavar="NAME", default="", help=task)
     add("--items", type=int, default=3, metavar="N", help="show the first N items (default 3)")
-    spans = "show contexts ranked by score (as qac extract writes)"
-    add("--spans", action="store_true", help=spans)
     options = parser.parse_all(arguments)
     from qac_jax.stages import inspect
 
-    return inspect.show(
-        options.artifact, options.items, options.json, options.verify, options.task, options.spans
-    )
+    return inspect.show(options.artifact, options.items, options.json, options.verify, options.task)
 
 
 def _doctor(arguments: list[str]) -> int:
     parser = flags.parser("doctor", VERBS["doctor"].summary, "qac doctor")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_all(arguments)
+    parser.parse_all(arguments)
     from qac_jax.stages import doctor
 
-    return doctor.run(options.json)
+    return doctor.run()
 
 
 def _bench(arguments: list[str]) -> int:

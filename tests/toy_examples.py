@@ -15,7 +15,7 @@ from qac_jax.data.examples import Examples, Rows
 from qac_jax.formats import records
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize
-from qac_jax.text import sentences, tokenizers
+from qac_jax.text import tokenizers
 
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -56,8 +56,6 @@ def vocabulary(folder: Path) -> str:
     rng = random.Random(0)
     lines = [text(rng, 5) for _ in range(300)]
     tokenizers.learn_wordpiece(lambda: iter(lines), 100).save(folder / "tokenizer")
-    with open(folder / "punkt.json", "w", encoding="utf-8") as file:
-        json.dump(sentences.learn(lines), file)
     return str(folder / "tokenizer")
 
 
@@ -114,7 +112,7 @@ def of_strategies(folder: Path, names: Sequence[str]) -> artifacts.Artifact:
         contexts=given,
         tokenizer=vocabulary(folder),
         task="augtriever",
-        splitter=str(folder / "punkt.json"),
+        splitter="shipped",
         workers=1,
         shards=2,
     )
@@ -173,7 +171,7 @@ def tokenized(folder: Path, kind: str, **more: Any) -> artifacts.Artifact:
     if wants.pop("groups", False):
         del fields["passages"]
         fields["pairs"] = groups(folder, source)
-    fields["splitter"] = str(folder / "punkt.json")
+    fields["splitter"] = "shipped"
     stage = Tokenize.make(**{**fields, "workers": 1, "shards": 2, **wants, **more})
     return execute(stage, folder / f"examples_{kind}")
 

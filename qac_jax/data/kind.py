@@ -89,9 +89,7 @@ class Siblings:
     )
     siblings: int = option(1, "siblings of each kind per passage (released code: 1)", at_least=1)
     overlap_tokens: int = option(144, "minimum length of an overlapping sibling")
-    splitter: str = option(
-        "auto", "sentence splitter, or a file of learned parameters", shown=SPLITTERS
-    )
+    splitter: str = option("auto", "sentence splitter", choices=SPLITTERS)
 
 
 @dataclasses.dataclass(frozen=True)

