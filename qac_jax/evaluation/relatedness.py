@@ -1,9 +1,8 @@
-"""How related are contexts to their passages? Estimates of what humans judge, and their votes.
+"""How related are contexts to their passages? BM25's ranks, and human judges' votes.
 
 QAC, appendix A. Each passage is paired with contexts of several sorts: a generated query, another
-passage of its document. If a context is about its passage, BM25 ranks the passage high for it, an
-encoder gives the two similar vectors, and a cross-encoder a high score. All sorts are measured on
-the same passages, so that their differences can be tested pair by pair.
+passage of its document. If a context is about its passage, BM25 ranks the passage high for it. All
+sorts are measured on the same passages, so that their differences can be tested pair by pair.
 
 Human judges fill in a blind sheet: a CSV of two texts a line, shuffled, without their sources;
 these are in a separate key, which judges do not get. The paper calls a pair highly related if at
@@ -14,7 +13,6 @@ import csv
 import itertools
 import os
 import random
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,10 +31,6 @@ QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
 DEPTH = 100
 # As in the released code: a "random" passage is at most this many passages away.
 _WINDOW = 100
-# Last rank and name of the groups of ranks in the plot.
-_GROUPS = ((1, "1"), (3, "2–3"), (10, "4–10"), (DEPTH, f"11–{DEPTH}"))
-_BEYOND = f"> {DEPTH}"
-
 SHEET = ("number", "first", "second", "vote")
 KEY = ("number", "sort", "name")
 RATE = "highly related"
@@ -112,67 +106,14 @@ def bm25_ranks(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int |
     return ranks
 
 
-def rank_groups(
-    pairs: Sequence[ContextPair], ranks: Sequence[int | None]
-) -> dict[str, dict[str, float]]:
-    """Sort -> group of ranks -> share of its pairs."""
-    found: dict[str, list[str]] = {}
-    for pair, rank in zip(pairs, ranks, strict=True):
-        group = next((name for last, name in _GROUPS if rank and rank <= last), _BEYOND)
-        found.setdefault(pair.sort, []).append(group)
-    names = [*(name for _, name in _GROUPS), _BEYOND]
-    return {
-        sort: {name: groups.count(name) / len(groups) for name in names}
-        for sort, groups in found.items()
-    }
-
-
-def cosines(
-    encode: Callable[[Sequence[str], str], np.ndarray],
-    pairs: Sequence[ContextPair],
-    text: Callable[[int], str],
-) -> np.ndarray:
-    """The cosine of passage and context of each pair; `encode(texts, side)` gives vectors."""
-
-    def unit(texts: Sequence[str], side: str) -> np.ndarray:
-        vectors = encode(texts, side)
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-
-    rows = dict.fromkeys(pair.passage for pair in pairs)
-    number_of = {row: number for number, row in enumerate(rows)}
-    passages = unit([text(row) for row in number_of], "passage")
-    cosine = np.zeros(len(pairs), np.float32)
-    for side, wanted in (("query", True), ("passage", False)):
-        numbers = [n for n, pair in enumerate(pairs) if (pair.sort == QUERY) == wanted]
-        if numbers:
-            vectors = unit([pairs[n].context for n in numbers], side)
-            theirs = passages[[number_of[pairs[n].passage] for n in numbers]]
-            cosine[numbers] = np.sum(vectors * theirs, axis=1)
-    return cosine
-
-
-def copied(context: str, passage: str) -> float:
-    """The share of the context's word trigrams that occur in the passage."""
-    ours, theirs = (
-        set(zip(words, words[1:], words[2:], strict=False))
-        for words in (re.findall(r"\w+", text.lower()) for text in (context, passage))
-    )
-    return len(ours & theirs) / len(ours) if ours else 0.0
-
-
-def measured(
-    pairs: Sequence[ContextPair],
-    ranks: Sequence[int | None],
-    further: Mapping[str, Sequence[float] | np.ndarray],
-) -> list[Result]:
-    """Metrics of every sort, pair by pair: from BM25's ranks, and further ones by their names."""
+def measured(pairs: Sequence[ContextPair], ranks: Sequence[int | None]) -> list[Result]:
+    """Metrics of every sort, pair by pair, from BM25's ranks."""
     by_sort: dict[str, dict[str, dict[str, float]]] = {}
-    for number, (pair, rank) in enumerate(zip(pairs, ranks, strict=True)):
+    for pair, rank in zip(pairs, ranks, strict=True):
         by_sort.setdefault(pair.sort, {})[pair.name] = {
             "bm25 mrr": 1.0 / rank if rank else 0.0,
             "bm25 hit@1": float(rank == 1),
             "bm25 hit@10": float(rank is not None and rank <= 10),
-            **{name: float(values[number]) for name, values in further.items()},
         }
     if not by_sort:
         raise UserError(

@@ -139,21 +139,6 @@ def bars(rows: Sequence[tuple[str, float, str]], label: str) -> str | None:
 
 
 @mpl.rc_context(_STYLE)
-def columns(groups: Mapping[str, Mapping[str, float]], x_label: str, y_label: str) -> str | None:
-    """Columns side by side: group -> category -> value; a colour a group."""
-    if not groups:
-        return None
-    names, width, axes = list(next(iter(groups.values()))), 0.8 / len(groups), _axes()
-    for number, (group, values) in enumerate(groups.items()):
-        places = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
-        axes.bar(places, [values[name] for name in names], width, label=group)
-    _label(axes, x_label, y_label)
-    axes.set_xticks(range(len(names)), names)
-    axes.grid(False, axis="x")
-    return _plot(axes, f"{y_label} by {x_label}", legend=True)
-
-
-@mpl.rc_context(_STYLE)
 def heatmap(columns: Sequence[str], rows: Mapping[str, Sequence[float | None]], label: str) -> str:
     """Values as percentages, shaded from the lowest to the highest of their column."""
     left = 24 + _CHARACTER * max(map(len, rows))

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import os
-from typing import Any
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
@@ -19,7 +18,7 @@ from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input,
 from qac_jax.report import tables
 
 
-RANKS_PLOT, SHEET, KEY = "relatedness.svg", "sheet.csv", "key.csv"
+SHEET, KEY = "sheet.csv", "key.csv"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,45 +32,22 @@ class Relate(Stage):
 
     pairs: Ref = input("contexts of the passages", "contexts")
     passages: Ref = input("passages of the contexts", "passages")
-    encoder: Ref = model_input("dual encoder whose cosines are measured too", default="")
-    cross_encoder: Ref = model_input("cross-encoder of probabilities, too", default="")
     at_most: int = option(1000, "at most N passages of --pairs, drawn at random", at_least=1)
     sheet: bool = option(False, f"also write a blind sheet for human judges, {SHEET} below --out")
     sheet_items: int = option(200, "items per kind of context on the sheet", at_least=1)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report import plots
-
         passages = inputs.records("passages")
         contexts = inputs.records("pairs")
         pairs = list(relatedness.drawn_pairs(passages, contexts, self.at_most, self.seed))
-        every = (record["text"] for record in passages)
-        ranks = relatedness.bm25_ranks(every, pairs) if pairs else []
+        ranks = relatedness.bm25_ranks((r["text"] for r in passages), pairs) if pairs else []
 
         def text(row: int) -> str:
             return passages[row]["text"]
 
-        further: dict[str, Any] = {}
-        if self.encoder and pairs:
-            from qac_jax.inference.encoder import Encoder
-
-            encode = Encoder.load(inputs.path("encoder")).encode
-            further["cosine"] = relatedness.cosines(encode, pairs, text)
-        if self.cross_encoder and pairs:
-            from qac_jax.inference import reranker
-
-            judge = reranker.Reranker.load(inputs.path("cross_encoder"))
-            scores = judge.score([p.context for p in pairs], [text(p.passage) for p in pairs])
-            further["cross-encoder"] = reranker.probability(scores)
-        further["copied"] = [relatedness.copied(p.context, text(p.passage)) for p in pairs]
-        sorts = relatedness.measured(pairs, ranks, further)
+        sorts = relatedness.measured(pairs, ranks)
         compared = significance.compared(sorts, list(sorts[0].mean), seed=self.seed)
-        shares = relatedness.rank_groups(pairs, ranks)
-        label = "rank of the passage in BM25's results for its context"
-        drawn = plots.columns(shares, label, "share of pairs")
-        out.write_text(RANKS_PLOT, drawn or "")
-        facts = {"comparisons": [dataclasses.asdict(c) for c in compared], "places": shares}
-        results.store(out, sorts, facts)
+        results.store(out, sorts, {"comparisons": [dataclasses.asdict(c) for c in compared]})
         if self.sheet:
             sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
             count = relatedness.write_sheet(sheet, key, pairs, text, self.sheet_items, self.seed)
@@ -84,7 +60,6 @@ class Relate(Stage):
         parts = [tables.figures({r.name: r.mean for r in sorts}, "context")]
         if facts["comparisons"]:
             parts.append(tables.comparisons([Comparison(**c) for c in facts["comparisons"]]))
-        parts.append(f"plot: {artifact.file(RANKS_PLOT)}")
         return "\n\n".join(parts)
 
 
