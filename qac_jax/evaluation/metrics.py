@@ -150,15 +150,6 @@ def depth_of(measure: str) -> int | None:
     return int(match[2]) if match else None
 
 
-def too_shallow(
-    run: Mapping[str, Ranking], measures: Sequence[str], asked: int = 0
-) -> tuple[int, list[str]]:
-    """(the most passages of a query, the measures that look at more of them and at more than were
-    asked for)."""
-    deepest = max(len(ranking.ids) for ranking in run.values())
-    return deepest, [m for m in measures if (depth_of(m) or 0) > max(deepest, asked)]
-
-
 _Own = Callable[[Sequence[str], frozenset[str], int], float]
 # Of the top k passages' ids, the relevant ones, and k. Capped recall is BEIR's, for queries with
 # more relevant passages than k (TREC-COVID).

@@ -75,11 +75,12 @@ class Evaluate(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         rules, measures, judged = self.rules.resolved(), self._measures(), []
         paths = run_files.run_files(inputs.text("runs"))
-        searched = {name: _searched(path) for name, path in paths.items()}
-        infos = {name: made.info.get("approximate") for name, made in searched.items() if made}
-        approximate = {name: info for name, info in infos.items() if info is not None}
-        for line in _recalls(approximate):
-            progress.say(line)
+        approximate = {}
+        for name, path in paths.items():
+            folder = os.path.dirname(path)  # of an artefact, or of files of others
+            known = artifacts.load(folder).info if artifacts.peek(folder) else {}
+            if "approximate" in known:
+                approximate[name] = known["approximate"]
         if self.qrels:
             judge = benchmarks.by_judgements(self.qrels, rules)
             facts = {"protocol": self.rules.protocol, "level": rules.level, "over": rules.over}
@@ -89,12 +90,11 @@ class Evaluate(Stage):
             facts = {"protocol": "answers", "level": None, "over": "judged"}
         for name, path in paths.items():
             run = run_files.read_run(path, self.rules.depth or None)
-            asked = 0 if self.rules.depth else _asked(searched[name])
-            deepest, short = metrics.too_shallow(run, measures, asked)
-            if short:
+            deepest = max(len(ranking.ids) for ranking in run.values())
+            if short := [m for m in measures if (metrics.depth_of(m) or 0) > deepest]:
                 progress.say(
                     f"{name}: the run holds at most {deepest} passages a query, so "
-                    f"{', '.join(short)} may be too low"
+                    f"{', '.join(short)} may be too low, unless that is all of them"
                 )
             result = judge(name, run)
             if result.missing:
@@ -110,7 +110,6 @@ class Evaluate(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         judged, facts = results.read(artifact)
-
         text = tables.figures({result.name: result.mean for result in judged})
         if facts["comparisons"]:
             text += f"\n\n{tables.comparisons(Comparison(**c) for c in facts['comparisons'])}"
@@ -120,20 +119,6 @@ class Evaluate(Stage):
         if self.queries:
             return self.rules.own_measures() or answers.MEASURES
         return self.rules.resolved().measures
-
-
-def _searched(path: str) -> Artifact | None:
-    """The artefact that a run lies in; None for files of others."""
-    folder = os.path.dirname(path)
-    known = os.path.exists(os.path.join(folder, artifacts.COMMIT))
-    return artifacts.load(folder) if known else None
-
-
-def _asked(made: Artifact | None) -> int:
-    """How many passages `qac search` was asked for: with fewer in the run, the index has no more
-    that fit. 0 for other runs."""
-    searched = made is not None and made.stage == "search" and not made.fields.get("reranker")
-    return int(made.fields.get("k", 0)) if made and searched else 0
 
 
 def _recalls(approximate: Mapping[str, Mapping[str, Any]]) -> list[str]:
