@@ -32,35 +32,23 @@ _GAIN = 0.0003
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
-    leaves: int
-    reorder: int
-    recall: float
-    queries_per_second: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Tuned:
-    """The chosen point, its recall on held-out queries, and all points measured."""
+    """The chosen effort, and its recall on the queries that chose and on the others."""
 
-    chosen: Point
+    effort: Effort
+    recall: float
     held_out_recall: float
     target: float
     k: int
     queries: int
-    curve: tuple[Point, ...]
 
-    @property
-    def effort(self) -> Effort:
-        return Effort(self.chosen.leaves, self.chosen.reorder)
-
-    def sentence(self) -> str:
-        """What was reached with which effort; a remedy where it is less than was wanted."""
+    def __str__(self) -> str:
+        """What was reached; a remedy where it is less than was wanted."""
         sentence = (
-            f"recall@{self.k} {self.chosen.recall:.4f} (on other queries "
-            f"{self.held_out_recall:.4f}) with {self.effort}"
+            f"recall@{self.k} {self.recall:.4f} (on other queries {self.held_out_recall:.4f}) with "
+            f"{self.effort}"
         )
-        if self.chosen.recall >= self.target:
+        if self.recall >= self.target:
             return sentence
         return (
             f"{sentence}: {self.target} is out of reach; raise --leaves or give --dims_per_block 1"
@@ -87,7 +75,8 @@ def tune(
     """
     half, k = len(queries) // 2, truth.shape[1]
     choosing, rest = slice(0, half), slice(half, len(queries))
-    measured: dict[Effort, Point] = {}
+    reached: dict[Effort, float] = {}
+    rates: dict[Effort, float] = {}
 
     def shares(part: slice, effort: Effort) -> np.ndarray:
         """Recall of each query of a part; the search itself is timed."""
@@ -96,8 +85,8 @@ def tune(
         rate = len(rows) / (time.perf_counter() - began)
         recalls = recall(rows if own is None else without(rows, own[part]), truth[part])
         if part == choosing:  # the best of its timings: others may use the machine too
-            rate = max(rate, measured[effort].queries_per_second if effort in measured else 0.0)
-            measured[effort] = Point(effort.leaves, effort.reorder, float(recalls.mean()), rate)
+            rates[effort] = max(rate, rates.get(effort, 0.0))
+            reached[effort] = float(recalls.mean())
         return recalls
 
     def lower_bound(reorder: int, leaves: int) -> float:
@@ -108,35 +97,26 @@ def tune(
     most = searcher.largest_effort(k)
     # Candidates to rescore, the most first. Fewer of them need more leaves; if all leaves do not
     # suffice, fewer candidates never do.
-    wanted = [round(multiple * k) for multiple in _MULTIPLES]
-    while wanted[-1] < most.reorder:
-        wanted.append(2 * wanted[-1])
+    wanted = {min(round(multiple * k), most.reorder) for multiple in _MULTIPLES}
     enough: list[Effort] = []
     fewest = min(most.leaves, 1)
-    for reorder in sorted({min(number, most.reorder) for number in wanted}, reverse=True):
+    for reorder in sorted(wanted, reverse=True):
         leaves = least(functools.partial(lower_bound, reorder), target, fewest, most.leaves)
         if leaves is None:
             break
         enough.append(Effort(leaves, reorder))
         fewest = leaves
-    candidates = enough or [max(measured, key=lambda effort: measured[effort].recall)]
+    candidates = enough or [max(reached, key=lambda effort: reached[effort])]
     for _ in range(_TIMINGS):
         for effort in candidates:
             shares(choosing, effort)
     held_out: dict[Effort, float] = {}
-    for effort in sorted(candidates, key=lambda e: -measured[e].queries_per_second):
+    for effort in sorted(candidates, key=lambda e: -rates[e]):
         held_out[effort] = float(shares(rest, effort).mean())
         if held_out[effort] >= target:
             break
     best = max(held_out, key=lambda effort: held_out[effort])
-    return Tuned(
-        chosen=measured[best],
-        held_out_recall=held_out[best],
-        target=target,
-        k=k,
-        queries=len(queries),
-        curve=tuple(sorted(measured.values(), key=lambda p: (p.reorder, p.leaves))),
-    )
+    return Tuned(best, reached[best], held_out[best], target, k, len(queries))
 
 
 def tune_on_sample(

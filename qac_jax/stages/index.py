@@ -167,10 +167,8 @@ class Index(Stage):
         )
         effort = dataclasses.asdict(tuned.effort)
         out.info.update(effort=effort, tuning=dataclasses.asdict(tuned))
-        sentence = tuned.sentence()
-        if queries is None:
-            sentence += "; measured with vectors of the index, give --queries for real queries"
-        progress.say(f"index: {sentence}")
+        own = "" if queries is not None else "; of vectors of the index, give --queries for others"
+        progress.say(f"index: {tuned}{own}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

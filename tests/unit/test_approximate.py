@@ -99,8 +99,7 @@ def test_promised_recall_is_kept_on_other_queries(
     tuned = {**settings, "target_recall": TARGET, "queries": folder / "queries"}
     index = Index(build(folder / "vectors", tmp_path / "index", **tuned))
     told = index.artifact.info["tuning"]
-    assert told["chosen"]["recall"] >= TARGET and told["target"] == TARGET
-    assert len({(p["leaves"], p["reorder"]) for p in told["curve"]}) == len(told["curve"]) > 1
+    assert told["recall"] >= TARGET and told["target"] == TARGET
     others = toy.clustered(np.random.default_rng(9), 500, WIDTH, centres)
     assert recall(index, others, array) >= TARGET - 0.01
     scores, rows = index.search(others, K)
