@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
@@ -18,13 +16,10 @@ from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run
-from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker, Texts, rerank
 from qac_jax.inference.settings import RerankerOptions
 from qac_jax.retrieval import approximate, bm25, corpus, hybrid, index
 from qac_jax.retrieval.corpus import Hit, Searchable
-from qac_jax.retrieval.exact import Exact
-from qac_jax.retrieval.vectors import Vectors
 
 
 KINDS = (index.KIND, bm25.KIND, hybrid.KIND)
@@ -52,17 +47,6 @@ def approximation(artifact: Artifact) -> dict[str, Any] | None:
         return None
     tuning = artifact.info.get("tuning")
     return {"k": tuning["k"], "recall": tuning["held_out_recall"]} if tuning else {}
-
-
-class ExactSearch(Searchable):
-    """Exact search of an artefact of vectors, without building an index."""
-
-    def __init__(self, vectors: Artifact, encoder: Encoder):
-        super().__init__(vectors)
-        self._exact, self._encoder = Exact(Vectors.of(vectors)), encoder
-
-    def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._exact.search(self._encoder.encode(list(questions), "query"), k)
 
 
 def asked(queries: str | os.PathLike[str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from etils import epath
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Writer, arrays
@@ -87,14 +86,15 @@ class Embed(Stage):
         return {"count": count or None, **costs.of_model(inputs, "encoder", tokens, size)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.inference.encoder import memory
+        from qac_jax.inference.encoder import Encoder, memory
 
         made = [inputs.get_artifact(name) for name in ("passages", "queries")]
         source = next(filter(None, made), None)
         if source is None:
             hosts.once("texts", lambda: self._keep_texts(out))
             source = artifacts.load(out.path / corpus.TEXTS, "passages")
-        texts, encoder = Records(source), self.load(inputs.path("encoder"))
+        texts, how = Records(source), (self.options, self.inference, self._prompts())
+        encoder = Encoder.load(inputs.path("encoder"), *how)
         self._encode(texts, encoder, out)
         if not out.joins:
             return
@@ -104,15 +104,9 @@ class Embed(Stage):
         out.info.update(
             dimension=encoder.width,
             side=self._side(),
-            encoder=memory(inputs.path("encoder"), self.options, self.inference, self._prompts()),
+            encoder=memory(inputs.path("encoder"), *how),
             texts=corpus.location(source, out.path),
         )
-
-    def load(self, place: epath.PathLike) -> Encoder:
-        """The encoder with this stage's settings, which search must use too."""
-        from qac_jax.inference.encoder import Encoder
-
-        return Encoder.load(place, self.options, self.inference, self._prompts())
 
     def _prompts(self) -> dict[str, str]:
         return {} if self.prompt is None else {self._side(): self.prompt}

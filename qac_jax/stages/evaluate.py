@@ -29,7 +29,7 @@ from qac_jax.report import tables
 from qac_jax.retrieval.bm25 import Bm25 as Searcher
 from qac_jax.retrieval.corpus import Searchable
 from qac_jax.stages.embed import Embed
-from qac_jax.stages.index import Bm25
+from qac_jax.stages.index import Bm25, Index
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,18 +187,18 @@ class EvaluateBeir(Stage):
 
     def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
         """The index of a corpus, kept in `folder` until all collections are evaluated."""
-        from qac_jax.retrieval import search
+        from qac_jax.retrieval import index
 
         if self.bm25:
             return Searcher(execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25"))
-        stage = Embed(
+        embed = Embed(
             encoder=inputs.text("encoder"),
             passages=corpus,
             options=self.options,
             inference=self.inference,
         )
-        encoder = stage.load(inputs.path("encoder"))
-        return search.ExactSearch(execute(stage, folder / "vectors"), encoder)
+        vectors = os.fspath(execute(embed, folder / "vectors").path)
+        return index.Index(execute(Index(vectors=vectors, method="exact"), folder / "index"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
