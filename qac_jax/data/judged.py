@@ -13,7 +13,7 @@ of its passages are kept, four bytes each.
 import dataclasses
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from qac_jax.formats.training import read_hard_negatives, read_training_lines, r
 NEGATIVES = "negatives"  # the kind of an artefact of negatives
 
 _GENERATED = "#q"
-_NOTHING: tuple[Any, ...] = ()
 _LOST_POSITIVES = "positives that are not among the passages"
 _LOST_NEGATIVES = "negatives that are not among the passages"
 
@@ -49,8 +48,7 @@ class Judged:
     negatives_scores: Sequence[float] | np.ndarray = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     """One query in a source of negatives, with the ids of its passages."""
 
     query_id: str
@@ -224,45 +222,28 @@ def _lines(
     ours = artifacts.peek(path)
     if ours is not None and ours["kind"] != "run":
         for record in Records(artifacts.load(path, kind=NEGATIVES)):
-            yield _Line(
-                record["_id"],
-                record["negatives"],
-                record.get("query", ""),
-                record.get("positives", _NOTHING),
-                record.get("positives_scores", _NOTHING),
-                record.get("negatives_scores", _NOTHING),
-            )
+            known = {name: record[name] for name in _Line._fields if name in record}
+            yield _Line(record["_id"], **known)
         return
     files = expand(path, (".jsonl", ".tsv", ".txt", ".trec", ".run", ".2"))
-    format = _detect(files[0])
-    if format == "run":
-        yield from _ranked(files, chosen.depth, judged, bad)
-        return
-    lines = (
-        read_hard_negatives(path, bad=bad)
-        if format == "hard"
-        else read_triples(path, keep=chosen.keep, seed=seed, bad=bad)
-    )
-    for one in lines:
-        yield _Line(one.query, one.negatives, positives=one.positives)
-
-
-def _detect(file: str) -> str:
-    """The format of a file of negatives, by its first line."""
-    with open_bytes(file) as stream:
+    with open_bytes(files[0]) as stream:
         first = stream.readline(LONGEST_LINE).decode(errors="replace").strip()
-    if first.startswith("{"):
-        return "hard"
     columns = len(first.split())
-    formats = {3: "triples", 6: "run"}
-    if columns not in formats:
+    if first.startswith("{"):
+        for one in read_hard_negatives(path, bad=bad):
+            yield _Line(one.query, one.negatives, positives=one.positives)
+    elif columns == 3:
+        for one in read_triples(path, keep=chosen.keep, seed=seed, bad=bad):
+            yield _Line(one.query, one.negatives, positives=one.positives)
+    elif columns == 6:
+        yield from _ranked(files, chosen.depth, judged, bad)
+    else:
         raise DataError(
             f"negatives of an unknown format ({columns} columns); expected 3 (query, positive, "
             f"negative), a TREC run of 6, or JSON lines",
-            file=file,
+            file=files[0],
             line=1,
         )
-    return formats[columns]
 
 
 def _ranked(
@@ -270,15 +251,9 @@ def _ranked(
 ) -> Iterator[_Line]:
     """The relevant passages in each ranking of a run, and the first `depth` of the others."""
     for query, ranking in stream_run(files, bad):
+        scores = dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
         relevant = judged.get(query, {})
-        ranked = list(zip(ranking.ids, ranking.scores.tolist(), strict=True))
-        relevant_hits = [(name, score) for name, score in ranked if relevant.get(name, 0) > 0]
-        others = [(name, score) for name, score in ranked if relevant.get(name, 0) <= 0]
-        others = others[:depth]
-        yield _Line(
-            query,
-            [name for name, _ in others],
-            positives=[name for name, _ in relevant_hits],
-            positives_scores=[score for _, score in relevant_hits],
-            negatives_scores=[score for _, score in others],
-        )
+        hits = [name for name in ranking.ids if relevant.get(name, 0) > 0]
+        others = [name for name in ranking.ids if relevant.get(name, 0) <= 0][:depth]
+        of_hits, of_others = ([scores[name] for name in names] for names in (hits, others))
+        yield _Line(query, others, "", hits, of_hits, of_others)
