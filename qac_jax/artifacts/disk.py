@@ -57,17 +57,13 @@ def file(path: os.PathLike[str] | str) -> None:
         return
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        if error.errno in _IMPOSSIBLE:
-            return
-        raise
-    try:
-        os.fsync(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if error.errno not in _IMPOSSIBLE:
             raise
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

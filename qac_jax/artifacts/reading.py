@@ -105,11 +105,9 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
     path = place(path)
     kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
     wanted = " or ".join(kinds)
-    meant = f"an artefact of kind {wanted}" if kinds else "an artefact"
     commit = path / COMMIT
-    if not path.exists():
-        raise UserError(f"{path} does not exist; expected {meant}")
     if not commit.exists():
+        meant = f"an artefact of kind {wanted}" if kinds else "an artefact"
         raise UserError(_why_not_whole(path, meant, kinds))
     try:
         record = json.loads(commit.read_text())
@@ -157,7 +155,7 @@ def identity_of(
     digest = hashlib.sha256(f"{kind}\n{schema}\n".encode())
     parts = dict(contents)
     for name, entry in files.items():
-        covered = any(name == c or name.startswith(f"{c}/") for c in contents)
+        covered = any(f"{name}/".startswith(f"{c}/") for c in contents)
         if not covered and not entry.get("volatile"):
             parts[name] = entry["sha256"]
     for name in sorted(parts):
@@ -166,8 +164,9 @@ def identity_of(
 
 
 def _why_not_whole(path: epath.Path, wanted: str, kinds: Sequence[str]) -> str:
-    record = peek(path)
-    if record is not None:
+    if not path.exists():
+        return f"{path} does not exist; expected {wanted}"
+    if (record := peek(path)) is not None:
         return (
             f"{path} is unfinished ({record['kind']}, begun by `{record.get('command', '?')}`); "
             f"re-run that command to complete it"
@@ -191,15 +190,9 @@ def is_entry(name: Any, entry: Any) -> bool:
     """Whether this describes a file inside of the folder."""
     if not (isinstance(name, str) and isinstance(entry, dict)):
         return False
-    inside = bool(name) and "\0" not in name and not name.startswith("/")
+    inside = name and "\0" not in name and name[0] != "/" and ".." not in name.split("/")
     size, sha256 = entry.get("size"), entry.get("sha256")
-    return (
-        inside
-        and ".." not in name.split("/")
-        and isinstance(size, int)
-        and size >= 0
-        and isinstance(sha256, str)
-    )
+    return bool(inside) and isinstance(size, int) and size >= 0 and isinstance(sha256, str)
 
 
 def _seal(record: Json) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 from etils import epath
 
@@ -47,17 +48,19 @@ def fetched(address: epath.PathLike) -> epath.Path:
     source, target = place(address), local(address)
     if not source.exists():
         raise UserError(f"{address} does not exist; give an existing file or folder")
-    if not (source / COMMIT).exists():
+    if not (commit := _commit(source)):
         _fetch(source, target)
-        return target
-    commit = (source / COMMIT).read_text()
-    if (target / COMMIT).exists() and (target / COMMIT).read_text() == commit:
-        return target
-    shutil.rmtree(target, ignore_errors=True)
-    for name in (peek(source) or {}).get("files", {}):
-        _fetch(source / name, target / name)
-    (target / COMMIT).write_text(commit)
+    elif commit != _commit(target):
+        shutil.rmtree(target, ignore_errors=True)
+        for name in (peek(source) or {}).get("files", {}):
+            _fetch(source / name, target / name)
+        (target / COMMIT).write_text(commit)
     return target
+
+
+def _commit(folder: epath.Path) -> str:
+    """The record of an artefact; "" where there is none."""
+    return (folder / COMMIT).read_text() if (folder / COMMIT).exists() else ""
 
 
 def present(path: epath.PathLike) -> None:
@@ -70,10 +73,8 @@ def present(path: epath.PathLike) -> None:
 def remove(address: epath.PathLike) -> None:
     """Removes the files of an artefact from a store, its commit first; refuses anything else."""
     target = place(address)
-    record = peek(target)
-    if record is None and target.exists() and any(True for _ in target.iterdir()):
-        raise UserError(f"{target} is not a folder of ours, so it is not removed; do it yourself")
-    for name in (COMMIT, *(record or {}).get("files", ())):
+    record = _ours(target)
+    for name in (COMMIT, *record.get("files", ())):
         (target / name).unlink(missing_ok=True)
 
 
@@ -84,22 +85,28 @@ def uploaded(address: epath.PathLike) -> Iterator[epath.Path]:
     What is unfinished stays here: the same command continues on this machine.
     """
     target, folder = place(address), local(address)
-    here = peek(folder)
-    if (target / COMMIT).exists() and (here is None or here["finished"]):
+    here, there = peek(folder), _ours(target)
+    if there.get("finished") and (here is None or here["finished"]):
         fetched(address)
-    elif target.exists() and peek(target) is None and any(True for _ in target.iterdir()):
-        raise UserError(f"{target} is not empty and not a folder of ours; choose another --out")
     yield folder
-    commit = (folder / COMMIT).read_text()
-    if (target / COMMIT).exists() and (target / COMMIT).read_text() == commit:
+    commit, before = _commit(folder), _commit(target)
+    if before == commit:
         return
-    if (target / COMMIT).exists():
+    if before:
         remove(address)
     target.mkdir(parents=True, exist_ok=True)
     (target / CLAIM).write_text(commit)  # if this is cut short, the folder is known as ours
     for name in (*(peek(folder) or {})["files"], COMMIT):
         _put(folder / name, target / name)
     (target / CLAIM).unlink()
+
+
+def _ours(target: epath.Path) -> dict[str, Any]:
+    """The record of a folder in a store; raises where it holds something and is not ours."""
+    record = peek(target)
+    if record is None and target.exists() and any(True for _ in target.iterdir()):
+        raise UserError(f"{target} is not empty and not a folder of ours; choose another --out")
+    return record or {}
 
 
 @contextlib.contextmanager

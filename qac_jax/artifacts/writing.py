@@ -384,10 +384,10 @@ def _ours(path: epath.Path) -> list[str]:
         prefix = "" if inside == "." else f"{inside}/"
         if not prefix or {CLAIM, COMMIT} & set(files):  # an artefact, or one inside of another
             record = peek(folder) or {}
-            known = [COMMIT, *_named(folder)]
-            for named in (record.get("files"), record.get(CLEARING)):
-                known += named if isinstance(named, dict | list) else ()
-            names.update(f"{prefix}{name}" for name in known)
+            recorded = (record.get("files"), record.get(CLEARING))
+            named = [COMMIT, *_named(folder)]
+            named += [name for of in recorded if isinstance(of, dict | list) for name in of]
+            names.update(f"{prefix}{name}" for name in named)
         for name in (*below, *files):
             place = os.path.join(folder, name)
             if os.path.islink(place) and name.endswith(PART):
@@ -396,7 +396,8 @@ def _ours(path: epath.Path) -> list[str]:
             refuse_link(place)
             if name in files and not prefix.startswith(f"{SCRATCH}/"):
                 found.append(f"{prefix}{name}")
-                if not (_is_temporary(found[-1]) or _is_named(found[-1], names)):
+                known = {found[-1], *map(str, PurePosixPath(found[-1]).parents)} & names
+                if not known and not _is_temporary(found[-1]):
                     raise UserError(
                         f"{place} was not written by a run, so it is not removed; move it "
                         "elsewhere, or choose another --out"
@@ -415,12 +416,6 @@ def _named(folder: epath.PathLike) -> list[str]:
             names.append(entry["name"])
             begun = {name for name in begun if not f"{names[-1]}/".startswith(f"{name}/")}
     return [*begun, *names]
-
-
-def _is_named(name: str, names: Collection[str]) -> bool:
-    """Whether a file, or a folder that it is in, is one that runs have named."""
-    parts = name.split("/")
-    return any("/".join(parts[:count]) in names for count in range(1, len(parts) + 1))
 
 
 def _is_temporary(name: str) -> bool:
