@@ -41,7 +41,6 @@ from qac_jax.retrieval import corpus as text_files
 from qac_jax.retrieval import hybrid, search
 from qac_jax.retrieval import index as index_files
 from qac_jax.retrieval.corpus import Hit
-from qac_jax.retrieval.fusion import Fusion
 from qac_jax.stages import embed, export, index
 
 
@@ -252,14 +251,13 @@ class Retriever:
         if isinstance(self._index, LiveIndex):
             return self._index
         with self._temporary() as root:
-            place, model = root / _INDEX, root / _MODEL
+            place, encoder = root / _INDEX, self.encoder
             if self._index is None:
-                self._write_model(model)
-                settings = convert.settings_for(model, self.encoder, fusion=Fusion(weight=0.0))
-                made = LiveIndex.create(place, settings, encoder=self.encoder)
+                self._write_model(root / _MODEL)
+                made = convert.create(place, place=root / _MODEL, encoder=encoder, weight=0.0)
             else:
                 source, moved = self._index.artifact, str(self._place)
-                made = convert.living(source, place, encoder=self.encoder, moved=moved)
+                made = convert.living(source, place, encoder=encoder, moved=moved)
             self._index = made
         return made
 
@@ -284,7 +282,8 @@ class Retriever:
         part = target / f".{_INDEX}.part"
         self._export(target / _MODEL, name or target.name, license)
         if isinstance(self._index, LiveIndex):
-            self._index.copy(part)
+            source, moved = artifacts.load(self._index.folder), str(target / _MODEL)
+            convert.living(source, part, encoder=self.encoder, moved=moved)
         else:
             _save_texts(self._index.artifact, target / _TEXTS)
             shutil.copytree(self._index.artifact.path, part)

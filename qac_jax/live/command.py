@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import stores
@@ -90,6 +90,7 @@ def _names(words: Sequence[str]) -> list[str]:
 
 
 def _opened(options: argparse.Namespace, sources: Sequence[Artifact | str]) -> LiveIndex:
+    from qac_jax.live import convert
     from qac_jax.live.index import LiveIndex
     from qac_jax.live.store import KIND
 
@@ -106,31 +107,13 @@ def _opened(options: argparse.Namespace, sources: Sequence[Artifact | str]) -> L
     if not sources:
         raise UserError(f"there is no living index at {options.folder}; make one with --add DOCS")
     progress.say(f"index: {options.folder} is new")
-    settings, encoder = _settings(options, sources)
-    if options.weight is not None:
-        fusion = dataclasses.replace(settings.fusion, weight=options.weight)
-        settings = dataclasses.replace(settings, fusion=fusion)
-    return LiveIndex.create(options.folder, settings, encoder=encoder)
-
-
-def _settings(options: argparse.Namespace, sources: Sequence[Artifact | str]) -> Any:
-    """Those of the first index or vectors that are added; else those of --encoder."""
-    from qac_jax.hub import names
-    from qac_jax.inference.encoder import Encoder
-    from qac_jax.live import convert
-    from qac_jax.live.store import KIND
-    from qac_jax.retrieval.index import place_of_encoder
-
-    for source in sources:
-        if not isinstance(source, str) and source.kind in (*convert.KINDS, KIND):
-            place = place_of_encoder(source, options.encoder)
-            encoder = Encoder.remembered(source.info["encoder"], place)
-            return convert.settings_of(source, encoder, place), encoder
-    if not options.encoder:
+    # The settings of the first index or vectors that are added, if there are any.
+    kinds = (*convert.KINDS, KIND)
+    like = [s for s in sources if not isinstance(s, str) and s.kind in kinds]
+    if not like and not options.encoder:
         raise UserError(f"{options.folder} is new; say which encoder it has: --encoder M")
-    folder = names.folder(options.encoder)
-    encoder = Encoder.load(folder)
-    return convert.settings_for(folder, encoder), encoder
+    source = like[0] if like else None
+    return convert.create(options.folder, source, place=options.encoder, weight=options.weight)
 
 
 def add_search_flags(parser: argparse.ArgumentParser) -> None:

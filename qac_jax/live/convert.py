@@ -21,6 +21,7 @@ from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, ranked
+from qac_jax.hub import names
 from qac_jax.inference import encoder as encoders
 from qac_jax.inference import reranker
 from qac_jax.inference.encoder import Encoder
@@ -41,17 +42,35 @@ KINDS = (index.KIND, hybrid.KIND, vectors.KIND)
 _SCANN_VECTORS = "dataset.npy"
 
 
-def settings_for(
-    place: str | os.PathLike[str], encoder: Encoder, *, fusion: Fusion | None = None
-) -> LiveSettings:
-    """Of a new index with the encoder of a folder (or of its name)."""
-    known = encoders.memory(place, AS_IN_FOLDER, BY_DEVICE, {})
-    cosine = encoder.module.config.normalize
-    return LiveSettings(known, encoder.width, cosine, fusion or Fusion())
+def create(
+    folder: str | os.PathLike[str],
+    source: Artifact | None = None,
+    *,
+    place: str | os.PathLike[str] = "",
+    encoder: Encoder | None = None,
+    weight: float | None = None,
+) -> LiveIndex:
+    """A new living index without passages, with the encoder of a folder or its name (`place`).
+
+    source: an index or vectors, whose encoder, weight and words it takes; place: where the encoder
+    is if it was moved.
+    """
+    if source is None:
+        place = names.folder(place)
+        encoder = encoder or Encoder.load(place)
+        known = encoders.memory(place, AS_IN_FOLDER, BY_DEVICE, {})
+        settings = LiveSettings(known, encoder.width, encoder.module.config.normalize)
+    else:
+        place = index.place_of_encoder(source, os.fspath(place))
+        encoder = encoder or Encoder.remembered(source.info["encoder"], place)
+        settings = _settings_of(source, encoder, place)
+    if weight is not None:
+        fusion = dataclasses.replace(settings.fusion, weight=weight)
+        settings = dataclasses.replace(settings, fusion=fusion)
+    return LiveIndex.create(folder, settings, encoder=encoder)
 
 
-def settings_of(artifact: Artifact, encoder: Encoder, place: str) -> LiveSettings:
-    """As those of an index or of vectors: same encoder, same weight, same words."""
+def _settings_of(artifact: Artifact, encoder: Encoder, place: str) -> LiveSettings:
     known = {**artifact.info["encoder"], "path": os.path.abspath(place)}
     known.pop("relative", None)
     if artifact.kind == KIND:
@@ -70,16 +89,10 @@ def settings_of(artifact: Artifact, encoder: Encoder, place: str) -> LiveSetting
 
 
 def living(
-    source: Artifact,
-    folder: str | os.PathLike[str],
-    *,
-    encoder: Encoder | None = None,
-    moved: str = "",
+    source: Artifact, folder: Path, *, encoder: Encoder | None = None, moved: str = ""
 ) -> LiveIndex:
     """A new living index with all passages of an index or of vectors."""
-    place = index.place_of_encoder(source, moved)
-    encoder = encoder or Encoder.remembered(source.info["encoder"], place)
-    made = LiveIndex.create(folder, settings_of(source, encoder, place), encoder=encoder)
+    made = create(folder, source, place=moved, encoder=encoder)
     add(made, source)
     return made
 
@@ -107,8 +120,8 @@ def _read(
 ) -> Iterator[tuple[list[Record], np.ndarray | None]]:
     """Records and their vectors, where these are known."""
     if isinstance(source, str):
-        passages = corpus.read_passages(source, format, further=True)
-        yield from ((records, None) for records in _groups(passages))
+        texts = corpus.read_passages(source, format, further=True)
+        yield from ((records, None) for records in _groups(texts))
         return
     if source.kind == corpus.PASSAGES:
         yield from ((records, None) for records in _groups(iter(Records(source))))

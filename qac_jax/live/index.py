@@ -14,7 +14,6 @@ import functools
 import json
 import operator
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -149,13 +148,6 @@ class LiveIndex:
                 if attempt == _TRIES - 1:
                     raise
         raise AssertionError
-
-    def copy(self, folder: str | os.PathLike[str]) -> None:
-        """A copy of the newest version, which is a living index of its own."""
-        with artifacts.locked(self.folder):
-            ignored = shutil.ignore_patterns(artifacts.LOCK, "*.sqlite*")
-            shutil.copytree(self.folder, folder, ignore=ignored)
-            self.refresh().store.copy(Path(folder))
 
     def search(
         self,

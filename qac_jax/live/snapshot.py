@@ -17,6 +17,7 @@ from qac_jax.live.filters import Where
 from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval.approximate import Scann
+from qac_jax.retrieval.bm25 import top
 from qac_jax.retrieval.corpus import Hit
 from qac_jax.retrieval.hybrid import BM25, DENSE
 
@@ -74,17 +75,6 @@ def _approximate(scann: Scann, queries: np.ndarray, k: int, allowed: np.ndarray)
             return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         wanted *= 2
     return None
-
-
-def top(scores: np.ndarray, k: int) -> np.ndarray:
-    """The places of the top k scores, best first; of equal scores the earlier place wins."""
-    chosen = np.arange(len(scores))
-    if len(scores) > k:
-        last = np.partition(scores, len(scores) - k)[len(scores) - k]
-        better = np.flatnonzero(scores > last)
-        equal = np.flatnonzero(scores == last)[: k - len(better)]
-        chosen = np.sort(np.concatenate([better, equal]))
-    return chosen[np.argsort(-scores[chosen], kind="stable")]
 
 
 class Found(NamedTuple):

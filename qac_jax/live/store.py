@@ -10,6 +10,7 @@ one, and the next change discards what was left. A compaction writes the next ge
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import errno
@@ -140,22 +141,16 @@ def commit(folder: Path, version: Version, settings: LiveSettings) -> None:
     built = [part.name for part in version.parts]
     contents = {inside.name: f"{version.content} {version.generation} {built}"}
     disk.folders(folder, files)
-    record = {
+    record: dict[str, Any] = {
         "format": artifacts.FORMAT,
         "kind": KIND,
         "schema": SCHEMA,
         "stage": "",
         "key": "",
-        "fields": {},
-        "inputs": {},
-        "seed": None,
-        "code": qac_jax.__version__,
-        "count": version.count,
-        "identity": artifacts.identity_of(KIND, SCHEMA, files, contents),
-        "info": info,
-        "contents": contents,
-        "files": files,
     }
+    record |= {"fields": {}, "inputs": {}, "seed": None, "code": qac_jax.__version__}
+    record |= {"info": info, "contents": contents, "files": files, "count": version.count}
+    record["identity"] = artifacts.identity_of(KIND, SCHEMA, files, contents)
     artifacts.rewrite(folder, record)
 
 
@@ -172,28 +167,14 @@ def sweep(folder: Path, version: Version) -> None:
             shutil.rmtree(path) if is_folder else os.unlink(path)
 
 
-def _counted(
-    texts: Iterable[str], analyzer: Analyzer, start: int
-) -> Iterator[tuple[str, int, bytes]]:
+def _counted(texts: Iterable[str], analyzer: Analyzer, start: int) -> list[tuple[str, int, bytes]]:
     """(word, bucket, pairs of a row and how often it has the word) of texts, as rows from start."""
-    numbers: dict[str, int] = {}
-    words, lengths = array("i"), array("i")
-    for text in texts:
-        found = analyzer.words(text)
-        words.extend([numbers.setdefault(word, len(numbers)) for word in found])
-        lengths.append(len(found))
-    rows = np.arange(len(lengths))
-    keys = np.array(words, np.int64) * len(lengths) + np.repeat(rows, lengths)
-    keys, counts = np.unique(keys, return_counts=True)
-    named, numbers[LENGTH] = np.full(len(rows), len(numbers)), len(numbers)
-    word = np.concatenate([keys // len(lengths), named])
-    row = np.concatenate([keys % len(lengths), rows]) + start
-    pairs = np.stack([row, np.concatenate([counts, lengths])], 1).astype(np.int32)
-    bucket = row // _BUCKET
-    edges = np.flatnonzero((np.diff(word) != 0) | (np.diff(bucket) != 0)) + 1
-    known = list(numbers)
-    for first, last in itertools.pairwise([0, *edges.tolist(), len(word)]):
-        yield known[word[first]], int(bucket[first]), pairs[first:last].tobytes()
+    found: dict[tuple[str, int], array[int]] = {}
+    for row, text in enumerate(texts, start):
+        words = analyzer.words(text)
+        for word, count in (*collections.Counter(words).items(), (LENGTH, len(words))):
+            found.setdefault((word, row // _BUCKET), array("i")).extend((row, count))
+    return [(*key, pairs.tobytes()) for key, pairs in sorted(found.items())]
 
 
 class Store:
@@ -295,7 +276,7 @@ class Store:
         insert(
             "INSERT INTO words VALUES (?, ?, ?) ON CONFLICT (word, bucket) "
             "DO UPDATE SET counts = CAST(counts || excluded.counts AS BLOB)",
-            sorted(_counted(map(passage_text, records), analyzer, start)),
+            _counted(map(passage_text, records), analyzer, start),
         )
         digest = hashlib.sha256("\n".join(lines).encode())
         digest.update(vectors.tobytes())
@@ -331,9 +312,3 @@ class Store:
             files[path.name] = {"size": path.stat().st_size, "sha256": hashing.hash_file(path)}
         work.rename(place)
         return part
-
-    def copy(self, folder: Path) -> None:
-        """A copy in a folder where the generation's other files are already."""
-        target = sqlite3.connect(folder_of(folder, self.generation) / _DATABASE)
-        with self._lock, contextlib.closing(target):
-            self._database.backup(target)

@@ -193,12 +193,16 @@ class Bm25(Searchable):
 def _best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The top k of the rows with a score above 0: most rows have none and are not sorted."""
     rows = np.flatnonzero(scores > 0)
-    values = scores[rows]
-    if len(values) > k:
-        last = np.partition(values, len(values) - k)[len(values) - k]
-        better = np.flatnonzero(values > last)
-        equal = np.flatnonzero(values == last)[: k - len(better)]
-        chosen = np.concatenate([better, equal])
-        rows, values = rows[chosen], values[chosen]
-    order = np.lexsort((rows, -values))
-    return values[order], rows[order]
+    rows = rows[top(scores[rows], k)]
+    return scores[rows], rows
+
+
+def top(scores: np.ndarray, k: int) -> np.ndarray:
+    """The places of the top k scores, best first; of equal scores the earlier place wins."""
+    chosen = np.arange(len(scores))
+    if len(scores) > k:
+        last = np.partition(scores, len(scores) - k)[len(scores) - k]
+        better = np.flatnonzero(scores > last)
+        equal = np.flatnonzero(scores == last)[: k - len(better)]
+        chosen = np.sort(np.concatenate([better, equal]))
+    return chosen[np.argsort(-scores[chosen], kind="stable")]

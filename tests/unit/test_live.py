@@ -120,9 +120,8 @@ def test_a_compacted_index_answers_the_same(
     left = {path.name for path in live.folder.iterdir()}
     assert left == {"artifact.json", ".lock", "index-000002"}
     assert live.snapshot.ids(range(38)) == [f"d{n}" for n in range(41) if n not in (0, 7, 40)]
-    live.copy(tmp_path / "copy")
-    artifacts.remove(live.folder)
-    again = LiveIndex(tmp_path / "copy", encoder=toy.stub())
+    source, there = artifacts.load(live.folder), str(tmp_path)
+    again = convert.living(source, tmp_path / "copy", encoder=toy.stub(), moved=there)
     assert before[0] == answers(again)
 
 
