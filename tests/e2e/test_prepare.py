@@ -150,15 +150,11 @@ def test_mistakes_are_one_sentence(tmp_path, capsys, monkeypatch):
     (tmp_path / "c.jsonl").write_text('{"_id": "a", "text": "The mill stopped."}\n')
     for flags, said in {
         "--format python_docs": "pass --packages",
-        "--format beir": "pass --documents",
         "--format bier --documents .": "'beir'",
         "--format python_docs --packages json --documents .": "--documents is for files",
         "--documents . --max_tokens 3": "max_tokens=3 is too small",
         "--documents . --min_tokens 200": "min_tokens=200 is not between",
-        "--documents . --short_span_probability 2.0": "not a probability",
         "--documents . --options x": "not of the form name=value",
         "--documents nowhere.jsonl": "nowhere.jsonl does not exist",
-        "--documents . --tokenizer bert": "neither a folder nor what ships",
-        "--documents . --cut words": "'words' is not one of auto, sentences",
     }.items():
         assert said in complaint(capsys, "--out", tmp_path / "A", *flags.split())

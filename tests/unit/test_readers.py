@@ -5,9 +5,9 @@ import csv
 import gzip
 import json
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import zstandard
@@ -32,39 +32,28 @@ from qac_jax.text.passages import Cutting
 
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
-    "": lambda raw: raw,
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
-    ".zst": lambda raw: (
-        zstandard.compress(raw[: len(raw) // 2]) + zstandard.compress(raw[len(raw) // 2 :])
-    ),
+    ".zst": lambda raw: zstandard.compress(raw[:999]) + zstandard.compress(raw[999:]),
 }
 
 
 def _tables(count: int) -> dict[str, tuple[str, list[str]]]:
-    """format -> (file name, lines): the same small corpus in every line format."""
+    """format -> (file name, lines): the same small corpus in line formats."""
     texts = [f"Text {i} of tést " + "long " * (i * 7 % 23) for i in range(count)]
-    rows = range(count)
+    rows = [f"{i}\t{text}" for i, text in enumerate(texts)]
+    articles = ["id\ttext\ttitle", *(f"{row}\tArticle {i // 3}" for i, row in enumerate(rows))]
     return {
-        "msmarco_docs": ("docs.tsv", [f"D{i}\thttp://x/{i}\tTitle {i}\t{texts[i]}" for i in rows]),
-        "msmarco_passages": ("collection.tsv", [f"{i}\t{texts[i]}" for i in rows]),
-        "jsonl": ("pile.jsonl", [json.dumps({"text": texts[i]}) for i in rows]),
-        "tevatron": (
-            "corpus.jsonl",
-            [json.dumps({"docid": str(i), "title": "", "text": texts[i]}) for i in rows],
-        ),
-        "beir": ("corpus.jsonl", [json.dumps({"_id": str(i), "text": texts[i]}) for i in rows]),
-        "dpr": (
-            "psgs.tsv",
-            ["id\ttext\ttitle", *(f"{i}\t{texts[i]}\tArticle {i // 3}" for i in rows)],
-        ),
+        "msmarco_passages": ("collection.tsv", rows),
+        "jsonl": ("pile.jsonl", [json.dumps({"text": text}) for text in texts]),
+        "dpr": ("psgs.tsv", articles),
     }
 
 
-def _write(folder: Path, format: str, count: int, packing: str = "", end: str = "\n") -> Path:
+def _write(folder: Path, format: str, count: int) -> Path:
     name, lines = _tables(count)[format]
-    path = folder / (name + packing)
-    path.write_bytes(PACK[packing]((end.join(lines) + end).encode()))
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
     return path
 
 
@@ -116,17 +105,14 @@ def test_line_ranges_lose_and_repeat_nothing(tmp_path_factory, lines, cuts, end,
 def test_packed_files_read_the_same_and_damage_is_told(tmp_path):
     plain = _write(tmp_path, "msmarco_passages", 3000)
     whole = list(documents.read("msmarco_passages", plain))
-    for packing in (".gz", ".bz2", ".zst"):
-        (tmp_path / packing).mkdir()
-        path = _write(tmp_path / packing, "msmarco_passages", 3000, packing)
+    for packing, pack in PACK.items():
+        path = Path(f"{plain}{packing}")
+        packed = pack(plain.read_bytes())
+        path.write_bytes(packed)
         assert list(documents.read("msmarco_passages", path)) == whole
         assert len(documents.shards("msmarco_passages", path, 5)) == 1
-        raw = bytearray(path.read_bytes())
-        if packing == ".gz":
-            raw = raw[: len(raw) // 2]
-        else:
-            raw[len(raw) // 3 : len(raw) // 3 + 40] = bytes(40)
-        path.write_bytes(raw)
+        cut = len(packed) // 3
+        path.write_bytes(packed[:cut] + (bytes(40) + packed[cut + 40 :]) * (packing != ".gz"))
         with pytest.raises(DataError, match="damaged") as error:
             list(documents.read("msmarco_passages", path, bad=BadLines(10**6)))
         assert error.value.file == str(path)
@@ -140,8 +126,6 @@ def test_folders_patterns_and_lists_of_files(tmp_path):
         assert {d.id for d in documents.read("msmarco_passages", path)} == {"0", "1", "2"}
     with pytest.raises(UserError, match="does not exist"):
         list(documents.read("msmarco_passages", f"{tmp_path}/none*.tsv"))
-    with pytest.raises(UserError, match=r"holds no \*\.jsonl"):
-        list(documents.read("jsonl", tmp_path))
 
 
 def test_bad_input_names_file_and_line(tmp_path):
@@ -189,12 +173,8 @@ def test_msmarco_documents(tmp_path):
     path.write_text("D1\thttp://a\tA  title\t The\u00a0body.\n")
     (found,) = _read("msmarco_docs", path, released=True)
     assert (found.id, found.title, found.text) == ("D1", "", "A title The\u00a0body.")
-    with pytest.raises(UserError, match="did you mean 'msmarco_docs'"):
-        _read("msmarco_doc", path)
     with pytest.raises(UserError, match="no option 'release'; did you mean 'released'"):
         _read("msmarco_docs", path, release=True)
-    with pytest.raises(UserError, match="expected true or false"):
-        _read("msmarco_docs", path, released="maybe")
 
 
 def test_rocketqa_titles_are_joined_by_id(tmp_path):
@@ -263,29 +243,17 @@ def test_plain_json_lines(tmp_path):
     assert (first.meta, second.meta) == ({}, {"extra": [1]})
 
 
-# Tiny dirty copies of the real sets: what each reader does with dirt (docs/bad-data.md).
-
-
-class Dirty(NamedTuple):
-    """The lines of a file, the passages it gives, and what is counted; two lines are damaged:
-    one is not UTF-8, one has an id that was there before with another text."""
-
-    format: str
-    file: str
-    lines: list[bytes]
-    passages: dict[str, tuple[str, str]]
-    left_out: Mapping[str, int]
-    kept: Mapping[str, int]
-    damaged: int = 2
+# Tiny dirty copies of the real sets: what each reader does with dirt (docs/bad-data.md). Two lines
+# of each are damaged: not UTF-8, or an id that was there before with another text.
 
 
 def line(**record: Any) -> bytes:
     return json.dumps(record).encode()
 
 
-SETS = {
-    "Natural Questions": Dirty(
-        "dpr",
+# format -> file, lines, the passages they give, what is left out, what is kept.
+SETS: dict[str, tuple[str, list[bytes], list[tuple[str, str]], dict[str, int], dict[str, int]]] = {
+    "dpr": (
         "psgs_w100.tsv",
         [
             b"id\ttext\ttitle",
@@ -298,41 +266,26 @@ SETS = {
             b"6\tSix.\tSix",
             b"1\tAnother text.\tOne",
         ],
-        {
-            "1": ("One", 'A "quoted" text.'),
-            "2": ("Two", ""),
-            "3": ("", "No title."),
-            "4": ("", ""),
-            "6": ("Six", "Six."),
-        },
+        [("1", 'A "quoted" text.'), ("2", ""), ("3", "No title."), ("4", ""), ("6", "Six.")],
         {"repeated documents": 1},
         {"passages without text": 1},
     ),
-    "BEIR": Dirty(
-        "beir",
+    "beir": (
         "corpus.jsonl",
         [
             line(_id="a", title="T", text="A text.", metadata={}),
             line(_id="b", title="Only a title", text=""),
-            line(_id="c", title="", text=""),
             line(_id="d", title=None, text=None),
             line(_id="e", text="No title, and a\0NUL."),
             b'{"_id": "f", "text": "caf\xe9"}',
             line(_id="a", title="T", text="A text.", metadata={}),
             line(_id="a", title="T", text="Another text."),
         ],
-        {
-            "a": ("T", "A text."),
-            "b": ("Only a title", ""),
-            "c": ("", ""),
-            "d": ("", ""),
-            "e": ("", "No title, and a NUL."),
-        },
+        [("a", "A text."), ("b", ""), ("d", ""), ("e", "No title, and a NUL.")],
         {"repeated documents": 1},
-        {"passages without text": 2, "lines with NUL characters, read as blanks": 1},
+        {"passages without text": 1, "lines with NUL characters, read as blanks": 1},
     ),
-    "The Pile": Dirty(
-        "jsonl",
+    "jsonl": (
         "00.jsonl",
         [
             line(text="A text.", meta={"pile_set_name": "Pile-CC"}),
@@ -342,49 +295,31 @@ SETS = {
             b'{"text": "caf\xe9"}',
             b'{"text": "half a pair \\ud83d"}',
         ],
-        {"": ("", "A text."), "+": ("", "A NUL, and \\u0000 spelled out.")},
+        [("00.jsonl@0", "A text."), ("00.jsonl@139", "A NUL, and \\u0000 spelled out.")],
         {"documents without text": 2},
         {"lines with NUL characters, read as blanks": 1},
     ),
 }
 
 
-@pytest.fixture(params=SETS)
-def dirty(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Dirty, Path]:
-    found = SETS[request.param]
-    (tmp_path / found.file).write_bytes(b"\n".join(found.lines) + b"\n")
-    return found, tmp_path / found.file
-
-
-def test_documents(dirty: tuple[Dirty, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", SETS)
+def test_documents(format: str, tmp_path: Path) -> None:
     """`prepare` does the same in several shards, whose repeats are found at the end."""
-    expected, path = dirty
-    bad = BadLines(expected.damaged)
-    found = list(documents.read(expected.format, path, bad=bad))
-    texts = {
-        name: (title, text)
-        for document in found
-        for name, title, text in (
-            [(p.id, p.title, p.text) for p in document.passages]
-            or [(document.id, document.title, document.text)]
-        )
-    }
-    if expected.format == "jsonl":  # without ids
-        assert list(texts.values()) == list(expected.passages.values())
-    else:
-        assert texts == expected.passages
-    assert bad.left_out == expected.left_out and bad.kept == expected.kept
-    assert len(bad) == expected.damaged
-    given: dict[str, Any] = {"documents": str(path), "format": expected.format, "shards": 3}
+    file, lines, passages, left_out, kept = SETS[format]
+    path = tmp_path / file
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    bad = BadLines(2)
+    found = list(documents.read(format, path, bad=bad))
+    texts = [(p.id, p.text) for d in found for p in d.passages]
+    assert (texts or [(d.id, d.text) for d in found]) == passages
+    assert (bad.left_out, bad.kept, len(bad)) == (left_out, kept, 2)
+    given: dict[str, Any] = {"documents": str(path), "format": format, "shards": 3}
     cutting, pool = Cutting(cut="none"), Workers(workers=1)
-    prepare = Prepare(**given, skip_bad=expected.damaged, cutting=cutting, pool=pool)
+    prepare = Prepare(**given, skip_bad=2, cutting=cutting, pool=pool)
     made = stage.execute(prepare, tmp_path / "out")
-    assert [p["text"] for p in Records(made)] == [text for _, text in expected.passages.values()]
-    assert made.info.get("left_out", {}) == expected.left_out
-    assert made.info.get("kept", {}) == expected.kept
-    assert made.info["skipped"] == expected.damaged
-    listed = (tmp_path / "out" / "skipped.tsv").read_text().splitlines()
-    assert len(listed) == expected.damaged
+    assert [p["text"] for p in Records(made)] == [text for _, text in passages]
+    assert (made.info["left_out"], made.info["kept"], made.info["skipped"]) == (left_out, kept, 2)
+    assert len((tmp_path / "out" / "skipped.tsv").read_text().splitlines()) == 2
 
 
 def test_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
