@@ -103,27 +103,22 @@ def names_of(sources: dict[str, str], packages: tuple[str, ...] = ("p",)) -> dic
 def test_reexports_and_star_imports_of_private_modules():
     found = names_of(
         {
-            "p": "from ._a import one, two as second\nfrom ._b import *\nfrom ._c import *",
+            "p": "from ._a import one, two as second\nfrom ._b import *\nfrom p.sub import *",
             "p._a": "def one(): pass\ndef two(): pass\ndef four(): pass",
             "p._b": "__all__ = ['shown']\ndef shown(): pass\ndef unlisted(): pass",
-            "p._c": "def seen(): pass\ndef _hidden(): pass",
-        }
-    )
-    expected = {"p._a:one": ["p.one"], "p._a:two": ["p.second"], "p._b:shown": ["p.shown"]}
-    assert found == {**expected, "p._c:seen": ["p.seen"]}
-
-
-def test_a_package_that_lists_a_name_is_its_home():
-    found = names_of(
-        {
-            "p": "from p.sub import *",
             "p.sub": "from .impl import Thing\ndef helper(): pass",
             "p.sub.impl": "class Thing: pass",
         },
         ("p", "p.sub"),
     )
-    assert found["p.sub:helper"] == ["p.sub.helper", "p.helper"]
-    assert found["p.sub.impl:Thing"] == ["p.sub.Thing", "p.Thing", "p.sub.impl.Thing"]
+    assert found == {
+        "p._a:one": ["p.one"],
+        "p._a:two": ["p.second"],
+        "p._b:shown": ["p.shown"],
+        # A package that lists a name is its home.
+        "p.sub:helper": ["p.sub.helper", "p.helper"],
+        "p.sub.impl:Thing": ["p.sub.Thing", "p.Thing", "p.sub.impl.Thing"],
+    }
 
 
 def test_circular_imports_end():

@@ -162,13 +162,8 @@ def test_names_of_runs(tmp_path):
     _write(tmp_path / "third.trec", "q Q0 a 1 1 t")
     source = f"{tmp_path}/bm25/run.trec, {tmp_path}/dense,{tmp_path}/third.trec"
     assert list(run_files(source)) == ["bm25", "dense", "third"]
-    _write(tmp_path / "dense" / "third.trec", "q Q0 a 1 1 t")
-    both = run_files(f"{tmp_path}/third.trec,{tmp_path}/dense/third.trec")
-    assert list(both) == [f"{tmp_path.name}/third", "dense/third"]
     with pytest.raises(UserError, match="does not exist"):
         run_files(tmp_path / "nothing.trec")
-    with pytest.raises(UserError, match="named twice"):
-        run_files(f"{tmp_path}/third.trec,{tmp_path}/third.trec")
 
 
 # Ids in eight bytes behave as a set and as an index of the ids themselves.

