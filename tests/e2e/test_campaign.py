@@ -1,5 +1,5 @@
-"""A road of every kind of artefact: each is killed once and damaged once, and every kind of text
-has a bad line once. Nothing is lost, half or accepted; what is refused is refused in a sentence."""
+"""A road of every kind of artefact: each is killed once and damaged once. Nothing is lost, half or
+accepted; what is refused is refused in a sentence."""
 
 import json
 import os
@@ -59,27 +59,6 @@ READERS = {
     "vectors": "index --vectors X",
     "index": "search --index X --queries mine/queries.jsonl",
     "run": "evaluate --runs X --qrels mine/qrels/test.tsv",
-}
-# What has a bad line -> its file, the line, a command that reads it.
-BAD_LINES = {
-    "documents": ("corpus.jsonl", '{"_id": "x", "text": ', "prepare --format beir --documents X"),
-    "objects": ("corpus.jsonl", '["a list"]', "prepare --format jsonl --documents X/corpus.jsonl"),
-    "queries": (
-        "queries.jsonl",
-        '{"_id": "q1"',
-        "search --index ref/bm25 --queries X/queries.jsonl",
-    ),
-    "judgements": (
-        "qrels/test.tsv",
-        "q1\td1\tgood",
-        "evaluate --runs ref/run --qrels X/qrels/test.tsv",
-    ),
-    "runs": (
-        "run.trec",
-        "q1 Q0 d1 1 best x",
-        "evaluate --runs X/run.trec --qrels mine/qrels/test.tsv",
-    ),
-    "gin": ("run.gin", "prepare.Prepare.documents = [", "run X/run.gin"),
 }
 
 
@@ -161,19 +140,3 @@ def test_a_damaged_file_is_refused(name: str, road: dict[str, int], capsys) -> N
     out = [] if words[0] == "inspect" else ["--out", f"read/{name}"]
     assert cli.main([*words, *out]) == 2
     assert f"{file} is damaged" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", BAD_LINES)
-def test_a_bad_line_is_refused_with_its_place(name: str, road: dict[str, int], capsys) -> None:
-    file, line, command = BAD_LINES[name]
-    folder = Path("bad") / name
-    shutil.copytree("mine", folder)
-    shutil.copyfile("ref/run/run.trec", folder / "run.trec")
-    with open(folder / file, "a") as stream:
-        stream.write(line + "\n")
-    number = len((folder / file).read_text().splitlines())
-    assert cli.main([*command.replace("X", str(folder)).split(), "--out", f"bad_out/{name}"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("qac: ") and file.split("/")[-1] in said
-    assert name == "gin" or f":{number}" in said
-    assert not (Path("bad_out") / name / artifacts.COMMIT).exists()

@@ -10,7 +10,6 @@ from toy_retrieval import save_encoder, write_collection
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
-from qac_jax.flags import split_gin, split_macros
 from qac_jax.live import convert
 from qac_jax.retrieval.corpus import read_passages
 
@@ -80,14 +79,6 @@ def test_filters_of_a_corpus_that_was_added_and_why_they_find_nothing(tmp_path: 
     assert [h.id for h in live.search(["lamp"], where={"metadata": "none"})[0]] == ["b"]
     (said,) = live.snapshot.unknown_fields({"lnag": "en", "lang": "fr"})
     assert said == "no passage has the field 'lnag'; did you mean 'lang'?"
-
-
-def test_a_flag_is_not_the_value_of_the_one_before() -> None:
-    with pytest.raises(UserError, match="--start needs a value; write --start=VALUE"):
-        split_macros(["--start", "--budget", "tiny"], ["START", "BUDGET"])
-    with pytest.raises(UserError, match="--gin.BUDGET needs a value; write --gin.BUDGET=VALUE"):
-        split_gin(["--gin.BUDGET", "--out", "x"])
-    assert split_gin(["--gin.RATE", "-1"]) == ([], ["RATE=-1"])
 
 
 def test_some_of_a_grids_systems_are_named(

@@ -58,23 +58,6 @@ def test_joining_keeps_order_and_limit(counts, limit, least, seed):
     assert sum(size < least for size in sizes(after)) <= small_before
 
 
-@given(counts_of, st.integers(2, 60), seeds)
-def test_contexts_stay_in_the_document(counts, limit, seed):
-    found = spans.spans_overshooting(counts, targets(limit, seed))
-    rng = random.Random(seed)
-    n = len(found)
-    for i, span in enumerate(found):
-        other, near = spans.random_sampled(n, i, rng), spans.nearby(n, i, rng)
-        if n > 1:
-            assert other != i and 0 <= other < n
-            assert abs(near - i) == 1 and 0 <= near < n
-        else:
-            assert other == near == i
-        shared = spans.overlap(found, i, counts, limit, rng)
-        assert shared == sorted(shared)
-        assert set(shared) & set(span)
-
-
 # Sentence places: Punkt, paragraphs, doctests; the shipped parameters and learned ones.
 
 

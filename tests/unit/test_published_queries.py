@@ -68,12 +68,3 @@ def test_augq(tmp_path: Path) -> None:
         "qgen_d2q": ["what does copper conduct"],
         "D2Q-a2t": ["Copper"],
     }
-
-
-def test_one_part_of_the_pile(tmp_path: Path) -> None:
-    parts = {"Kept.": "Pile-CC", "Another part.": "Github"}
-    records = [{"text": text, "meta": {"pile_set_name": part}} for text, part in parts.items()]
-    path = lines(tmp_path / "00.jsonl", records)
-    made = prepared(tmp_path, path, format="jsonl", options="source=Pile-CC")
-    assert [p["text"] for p in Records(made)] == ["Kept."]
-    assert made.info["left_out"] == {"documents of other sources": 1}

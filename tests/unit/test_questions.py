@@ -69,20 +69,14 @@ def asked(artifact: Any, split: str) -> tuple[dict[str, str], dict[str, dict[str
     return {query.id: query.text for query in texts}, grades
 
 
-@pytest.mark.parametrize(
-    ("splits", "options", "sentence"),
-    [
-        ((), {}, "no judged train queries.*give generated ones"),
-        (("train", "test"), {"held_out": 1.0}, "held_out = 1.0"),
-    ],
-)
-def test_what_is_missing_is_said(
-    splits: Any, options: Any, sentence: str, made: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=sentence):
-        collect(made, folder(made, tmp_path, *splits), contexts=False, **options)
+def test_what_is_missing_is_said(made: Path, tmp_path: Path) -> None:
+    data = folder(made, tmp_path)
+    with pytest.raises(UserError, match="no judged train queries.*give generated ones"):
+        collect(made, data, contexts=False)
     with pytest.raises(UserError, match="--test_contexts need --validation_contexts"):
-        collect(made, tmp_path / "data")
+        collect(made, data)
+    with pytest.raises(UserError, match="too few to keep some aside"):
+        splitting.split(documents_of(1, 2), SMALL)
 
 
 def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
@@ -191,17 +185,10 @@ def test_documents_stay_whole_and_parts_are_disjoint() -> None:
     # The order of documents does not matter, and a judged test leaves more for training.
     assert splitting.split(passages[::-1], SMALL)[0][::-1] == found
     assert splitting.split(passages, SMALL, aside=("validation",))[0].count("train") == 72
-
-
-def test_few_documents_are_split_by_passage_and_large_ones_are_not_all_of_a_part() -> None:
     assert splitting.split(documents_of(3, 20), SMALL)[1] == "passage"
     sizes = [{"_id": f"a{n}", "doc": "large"} for n in range(200)] + documents_of(40, 1)
     found, _ = splitting.split(sizes, Splitting(share=0.1, at_least=4))
     assert found.count("test") <= 36 and found.count("train") >= 200
-    with pytest.raises(UserError, match="too few to keep some aside"):
-        splitting.split(documents_of(1, 2), SMALL)
-    with pytest.raises(UserError, match="share = 0.5"):
-        Splitting(share=0.5)
 
 
 def test_the_stage_keeps_nothing_aside_where_people_judged(tmp_path: Path) -> None:
@@ -309,20 +296,3 @@ def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None
     found = checked(leaky, tmp_path, f"{clean},{tmp_path / 'candidates'}")
     counts = {"leaks": 0, "texts": 5, "questions": 3, "passages": 3}
     assert json.loads(found.file("leaks.json").read_text()) == counts
-
-
-def test_a_query_log_trains_and_measures_nothing(leaky: Path, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "queries.jsonl").write_text('{"_id": "1", "text": "river lamps"}\n')
-    stage = Collect.make(
-        collection=str(tmp_path / "log"),
-        passages=str(leaky / "passages"),
-        contexts=str(leaky / "training"),
-        validation_contexts=str(leaky / "validation"),
-        test_contexts=str(leaky / "test"),
-    )
-    found = execute(stage, tmp_path / "out")
-    assert found.info["test"]["from"] == "g"
-    assert "query log without judgements" in found.info["train"]["from"]
-    assert "log:1" in {q.id for q in read_queries(found.file("train_queries.jsonl"))}
-    assert "measure nothing" in capsys.readouterr().err

@@ -13,7 +13,6 @@ import pytest
 from toy_retrieval import WORDS, sentence
 
 from qac_jax import artifacts
-from qac_jax.errors import UserError
 from qac_jax.evaluation import results
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, Suite
 from qac_jax.evaluation.results import Result
@@ -173,14 +172,6 @@ def test_collections_become_a_heat_map(tmp_path: Path) -> None:
     assert "Heat map" in text and ">tales</text>" in text and ">30.0</text>" in text
 
 
-def test_mistakes(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="pass --folder DIR"):
-        execute(Report(), tmp_path / "a")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="holds no finished artefact"):
-        execute(Report(folder=str(tmp_path / "empty")), tmp_path / "c")
-
-
 def test_a_verdict_comes_first() -> None:
     asked = {"test": {"count": 1200, "makers": "people <x>", "filters": ""}}
     conclusion = {"opening": "1,200 questions.", "verdict": ["Use a & b."], "questions": asked}
@@ -223,16 +214,3 @@ def cells(drawn: str) -> tuple[set[str | None], list[str]]:
     nodes = list(ElementTree.fromstring(drawn).iter())
     shades = re.findall(r"fill: #084594; opacity: ([\d.]+)|fill: #084594(?=\")", drawn)
     return {n.text for n in nodes if n.tag.endswith("}text")}, sorted(s or "1" for s in shades)
-
-
-def test_own_collections_and_incomplete_groups() -> None:
-    systems = {
-        "crop <1>": Suite({"tales": 0.5, "scifact": 0.6}),
-        "topics": Suite({"tales": 0.7, "npl": 0.2}),
-    }
-    texts, shades = cells(suites.heatmap(systems))
-    assert {"crop <1>", "topics", "50.0", "60.0", "–", "70.0", "20.0"} <= texts
-    assert {"tales", "SciFact", "npl"} <= texts
-    assert shades == ["0.04", "1", "1", "1"]  # alone in its column is the best
-    with pytest.raises(UserError, match="no group"):
-        suites.heatmap({"a": Suite({})})

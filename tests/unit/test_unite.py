@@ -62,8 +62,6 @@ def test_two_folders_of_one_name_are_refused(folders, tmp_path) -> None:
     shutil.copytree(folders[0], again)
     with pytest.raises(UserError, match="one name"):
         execute(Unite(collections=f"{folders[0]},{again}"), tmp_path / "out")
-    with pytest.raises(UserError, match="judged = 1.0; expected more than 0"):
-        execute(Unite(collections=str(again), judged=1.0), tmp_path / "out")
 
 
 HEAD = "query-id\tcorpus-id\tscore\n"
