@@ -100,8 +100,8 @@ class Architecture(abc.ABC):
     display_name: ClassVar[str]
     # `model_type` in config.json; the first one is what we write.
     model_types: ClassVar[tuple[str, ...]]
-    # Our field -> the key in config.json. What a file leaves out has the default of the field,
-    # which must be that of transformers.
+    # Our field -> the key in config.json, where it has another name ("": it has none). What a file
+    # leaves out has the default of the field, which must be that of transformers.
     hf_fields: ClassVar[dict[str, str]] = {}
     # The tensor of the word embeddings, without the prefix of the encoder.
     hf_words: ClassVar[str]
@@ -144,16 +144,18 @@ class Architecture(abc.ABC):
         return cls(**parts, **cls.taken(raw))
 
     @classmethod
+    def hf_keys(cls) -> dict[str, str]:
+        """Our field -> the key in config.json."""
+        own = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        return {name: key for name in own if (key := cls.hf_fields.get(name, name))}
+
+    @classmethod
     def taken(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that config.json says; those of a wrong type are refused."""
-        hints = typing.get_type_hints(cls)
-        taken = {
-            ours: raw[theirs]
-            for ours, theirs in cls.hf_fields.items()
-            if raw.get(theirs) is not None
-        }
+        hints, keys = typing.get_type_hints(cls), cls.hf_keys()
+        taken = {ours: raw[key] for ours, key in keys.items() if raw.get(key) is not None}
         for ours, value in taken.items():
-            name = cls.hf_fields[ours]
+            name = keys[ours]
             fields.check_value(value, hints.get(ours, Any), f"config.json: {name}")
             if ours in _SIZES and not 0 < value <= _LARGEST:
                 raise UserError(f"config.json: {name} = {value} is not a size of a model")
@@ -169,7 +171,7 @@ class Architecture(abc.ABC):
 
     def to_hf(self) -> dict[str, Any]:
         """config.json."""
-        raw = {theirs: getattr(self, ours) for ours, theirs in self.hf_fields.items()}
+        raw = {key: getattr(self, ours) for ours, key in self.hf_keys().items()}
         return {**raw, "model_type": self.model_types[0], "dtype": "float32"}
 
     def hf_files(self) -> Mapping[str, Mapping[str, Any]]:
@@ -246,19 +248,15 @@ class BackboneConfig(Architecture):
     pooler: bool = False
     mlm_head: bool = False
 
-    hf_fields: ClassVar = {
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
+    hf_fields: ClassVar[dict[str, str]] = {
         "num_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
         "max_positions": "max_position_embeddings",
         "activation": "hidden_act",
-        "layer_norm_eps": "layer_norm_eps",
         "hidden_dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",
-        "initializer_range": "initializer_range",
         "pad_id": "pad_token_id",
+        **dict.fromkeys(PARTS, ""),
     }
     hf_words: ClassVar = "embeddings.word_embeddings.weight"
     # Part -> tensor (see `named`): what is not in a layer, what stands before a layer's number, and

@@ -158,7 +158,6 @@ class BertConfig(FamilyConfig):
     display_name: ClassVar = "BERT"
     # A DPR is a pair of BERTs (hub/dpr.py).
     model_types: ClassVar[tuple[str, ...]] = ("bert", "ernie", "dpr")
-    hf_fields: ClassVar = BackboneConfig.hf_fields | {"type_vocab_size": "type_vocab_size"}
     hf_bases: ClassVar[tuple[str, ...]] = ("bert.", "ernie.")
     hf_names: ClassVar = FamilyConfig.hf_names | {
         "embeddings/type/embedding": "{encoder}embeddings.token_type_embeddings.weight",
@@ -253,8 +252,8 @@ class DistilBertConfig(FamilyConfig):
     drops_attention_output: ClassVar = False
     display_name: ClassVar = "DistilBERT"
     model_types: ClassVar[tuple[str, ...]] = ("distilbert",)
-    hf_fields: ClassVar = {
-        **{k: v for k, v in BackboneConfig.hf_fields.items() if k != "layer_norm_eps"},
+    hf_fields: ClassVar = BackboneConfig.hf_fields | {
+        "layer_norm_eps": "",
         "hidden_size": "dim",
         "num_layers": "n_layers",
         "num_heads": "n_heads",
@@ -315,7 +314,6 @@ class ElectraConfig(BertConfig):
     mlm_activation: ClassVar = "gelu"
     display_name: ClassVar = "ELECTRA"
     model_types: ClassVar[tuple[str, ...]] = ("electra",)
-    hf_fields: ClassVar = BertConfig.hf_fields | {"embedding_size": "embedding_size"}
     hf_bases: ClassVar = ("electra.",)
     hf_names: ClassVar = BertConfig.hf_names | {
         "embeddings/project": "{encoder}embeddings_project",

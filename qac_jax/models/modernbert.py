@@ -90,18 +90,12 @@ class ModernBertConfig(BackboneConfig):
         "layer_norm_eps": "norm_eps",
         "hidden_dropout": "mlp_dropout",
         "attention_dropout": "attention_dropout",
-        "embedding_dropout": "embedding_dropout",
         "global_every": "global_attn_every_n_layers",
         "window": "local_attention",
         "global_theta": "global_rope_theta",
         "local_theta": "local_rope_theta",
-        "attention_bias": "attention_bias",
-        "mlp_bias": "mlp_bias",
-        "norm_bias": "norm_bias",
-        "decoder_bias": "decoder_bias",
         "head_bias": "classifier_bias",
         "head_activation": "classifier_activation",
-        "classifier_pooling": "classifier_pooling",
     }
     hf_words: ClassVar = "embeddings.tok_embeddings.weight"
     hf_bases: ClassVar[tuple[str, ...]] = ("model.",)

@@ -80,10 +80,8 @@ class PointerConfig(Architecture):
     display_name: ClassVar = "pointer-generator"
     model_types: ClassVar[tuple[str, ...]] = ("pointer-generator",)
     hf_fields: ClassVar = {
-        **{name: BertConfig.hf_fields[name] for name in _OF_ENCODER},
-        **{name: T5Config.hf_fields[name] for name in _OF_DECODER},
-        "num_decoder_layers": "num_decoder_layers",
-        "encoder_dropout": "encoder_dropout",
+        **{name: BertConfig.hf_keys()[name] for name in _OF_ENCODER},
+        **{name: T5Config.hf_keys()[name] for name in _OF_DECODER},
     }
     hf_words: ClassVar = "encoder.embeddings.word_embeddings.weight"
 

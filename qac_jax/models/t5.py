@@ -22,7 +22,15 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.backbone import Architecture, BackboneConfig, Slot, Table, named, register
+from qac_jax.models.backbone import (
+    PARTS,
+    Architecture,
+    BackboneConfig,
+    Slot,
+    Table,
+    named,
+    register,
+)
 from qac_jax.models.heads import log_likelihood, tied_logits
 from qac_jax.models.layers import Array, Embedding, Runtime, dropout, shard
 from qac_jax.models.packing import Keys, Lengths, Rows
@@ -68,21 +76,16 @@ class T5Config(Architecture):
     display_name: ClassVar = "T5"
     model_types: ClassVar[tuple[str, ...]] = ("t5", "mt5")  # mT5 is a T5 v1.1
     hf_fields: ClassVar = {
-        "vocab_size": "vocab_size",
-        "d_model": "d_model",
-        "d_kv": "d_kv",
-        "d_ff": "d_ff",
-        "num_layers": "num_layers",
-        "num_heads": "num_heads",
         "num_buckets": "relative_attention_num_buckets",
         "max_distance": "relative_attention_max_distance",
         "feed_forward": "feed_forward_proj",
         "dropout": "dropout_rate",
         "layer_norm_eps": "layer_norm_epsilon",
-        "initializer_factor": "initializer_factor",
         "pad_id": "pad_token_id",
         "eos_id": "eos_token_id",
         "start_id": "decoder_start_token_id",
+        # What these are is said in other words.
+        **dict.fromkeys(("num_decoder_layers", "tied", "scaled"), ""),
     }
     hf_words: ClassVar = "shared.weight"
     # An output matrix of its own; where it equals the embedding, the two are tied.
@@ -353,8 +356,10 @@ class T5EncoderConfig(BackboneConfig):
     embedding_class: ClassVar = T5Embeddings
     display_name: ClassVar = "T5 encoder"
     model_types: ClassVar[tuple[str, ...]] = T5Config.model_types
-    hf_fields: ClassVar = {"max_positions": "n_positions"} | {
-        ours: T5Config.hf_fields[field] for ours, field in _FIELDS.items()
+    hf_fields: ClassVar = {
+        "max_positions": "n_positions",
+        **dict.fromkeys(("activation", "attention_dropout", "initializer_range", *PARTS), ""),
+        **{ours: T5Config.hf_keys()[field] for ours, field in _FIELDS.items()},
     }
     hf_words: ClassVar = "shared.weight"
     hf_tied: ClassVar = {"encoder.embed_tokens.weight": "shared.weight"}
