@@ -59,7 +59,12 @@ class Options:
     allow_missing: tuple[str, ...] = ()
     seed: int = 0
 
+    def on(self, runtime: Runtime | None) -> "Options":
+        """The same with another runtime; None: with this one."""
+        return self if runtime is None else dataclasses.replace(self, runtime=runtime)
 
+
+DEFAULT = Options()
 Kind = TypeVar("Kind", bound=Architecture)
 
 

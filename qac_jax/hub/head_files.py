@@ -3,6 +3,7 @@
 The official codes keep them in `model.pt`; here they are safetensors with the same names.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any
 import flax.linen as nn
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, weights
+from qac_jax.hub import names, weights
+from qac_jax.hub.backbones import DEFAULT, Loaded, Options, fit, loop_params
 from qac_jax.models.backbone import BackboneConfig, Slot, Table, norm, under
 from qac_jax.models.heads import BidirectionalHead, CausalDecoder
+from qac_jax.models.layers import Runtime
 
 
+Place = str | os.PathLike[str]
 FILE = "heads.safetensors"
 BIDIRECTIONAL, CAUSAL = "c_head", "d_head"
 # Where heads may lie in a folder, first found first taken.
@@ -23,16 +27,23 @@ _FILES = (FILE, "c_head.safetensors", "model.pt", weights.SAFETENSORS, weights.P
 _LAYER = re.compile(rf"(?P<prefix>.*?)(?P<head>{BIDIRECTIONAL}|{CAUSAL})\.(?P<layer>\d+)\.")
 
 
-def load(
-    path: Path, config: BackboneConfig, window: int, options: backbones.Options
-) -> dict[str, backbones.Loaded]:
-    """The heads of a file, or of a folder that has them in one of the usual files.
+def load_heads(
+    place: Place,
+    config: BackboneConfig,
+    runtime: Runtime | None = None,
+    options: Options = DEFAULT,
+    *,
+    window: int = -1,
+) -> dict[str, Loaded]:
+    """Pre-training heads "c_head" and "d_head" of a file, or of a folder that may hold some.
 
     config is that of the encoder that they belong to; window is how far a causal decoder looks
     back, which no file says.
     """
+    path, options = Path(place), options.on(runtime)
+    path = path if path.exists() else names.folder(place)
     files = [path] if path.is_file() else [path / f for f in _FILES if (path / f).is_file()]
-    heads: dict[str, backbones.Loaded] = {}
+    heads: dict[str, Loaded] = {}
     for file in files:
         tensors = weights.read_file(file)
         for name, (prefix, count) in _layers(tensors).items():
@@ -43,21 +54,23 @@ def load(
                 module = CausalDecoder(config, options.runtime, count, window)
             own = {n: t for n, t in tensors.items() if n.startswith((f"{prefix}{name}", name))}
             table = _table(name, module, prefix)
-            heads[name] = module, backbones.fit(file, module, table, own, options)
+            heads[name] = module, fit(file, module, table, own, options)
         if heads:
             break
     return heads
 
 
-def save(path: Path, heads: Mapping[str, backbones.Loaded]) -> None:
-    """Writes heads into one safetensors file."""
-    tensors: dict = {}
+def save_heads(file: Place, heads: Mapping[str, Loaded]) -> None:
+    """Writes heads, as `load_heads` gives them, into a safetensors file."""
+    tensors: weights.Tensors = {}
     for name, (module, variables) in heads.items():
         if name not in (BIDIRECTIONAL, CAUSAL):
             raise UserError(f"there is no head {name!r}; expected {BIDIRECTIONAL} or {CAUSAL}")
-        table = _table(name, module, "")
-        tensors |= weights.tensors_of(table, backbones.loop_params(variables))
-    weights.write_file(path, tensors)
+        tensors |= weights.tensors_of(_table(name, module, ""), loop_params(variables))
+    path = Path(file)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    weights.write_file(part, tensors)
+    os.replace(part, path)
 
 
 def _table(name: str, module: Any, prefix: str) -> Table:

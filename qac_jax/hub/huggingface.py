@@ -20,19 +20,13 @@ import jax
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError, nearest
-from qac_jax.hub import (
-    backbones,
-    head_files,
-    names,
-    parameters,
-    sentence_transformers,
-    shared_encoder,
-    weights,
-)
-from qac_jax.hub.backbones import Loaded, Options
+from qac_jax.hub import backbones, names, parameters, sentence_transformers, shared_encoder, weights
+from qac_jax.hub.backbones import DEFAULT, Loaded, Options
+from qac_jax.hub.head_files import FILE, save_heads
+from qac_jax.hub.head_files import load_heads as load_heads
 from qac_jax.hub.names import TOKENIZER_FILES
 from qac_jax.models import backbone
-from qac_jax.models.backbone import Backbone, BackboneConfig
+from qac_jax.models.backbone import Backbone
 from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.models.heads import POOLINGS
 from qac_jax.models.layers import Runtime
@@ -42,7 +36,6 @@ from qac_jax.text.tokenizers import lowercases
 Texts = TypeVar("Texts")
 Place = str | os.PathLike[str]
 
-DEFAULT = Options()
 # The kind of artefact that is a Hugging Face folder as well (`qac export`).
 EXPORTED = "model"
 DTYPES = ("float32", "float16")
@@ -56,7 +49,7 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     DualEncoder, as do two of them in `query` and `passage`. Heads beside an encoder: `load_heads`.
     With `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT without that part gets a new one.
     """
-    folder, options = names.folder(place), _with(runtime, options)
+    folder, options = names.folder(place), options.on(runtime)
     if artifacts.peek(folder) is not None:
         artifact = artifacts.load(folder, (parameters.KIND, EXPORTED))
         if artifact.kind == parameters.KIND:
@@ -134,32 +127,6 @@ def texts_read_by(place: str | os.PathLike[str], texts: Texts) -> Texts:
     return dataclasses.replace(texts, **read)  # type: ignore[type-var]
 
 
-def load_heads(
-    place: Place,
-    config: BackboneConfig,
-    runtime: Runtime | None = None,
-    options: Options = DEFAULT,
-    *,
-    window: int = -1,
-) -> dict[str, Loaded]:
-    """Pre-training heads "c_head" and "d_head" of a file, or of a folder that may hold some."""
-    path = Path(place)
-    path = path if path.exists() else names.folder(place)
-    return head_files.load(path, config, window, _with(runtime, options))
-
-
-def save_heads(file: Place, heads: Mapping[str, Loaded]) -> None:
-    """Writes heads, as `load_heads` gives them, into a safetensors file."""
-    path = Path(file)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    head_files.save(part, heads)
-    os.replace(part, path)
-
-
-def _with(runtime: Runtime | None, options: Options) -> Options:
-    return options if runtime is None else dataclasses.replace(options, runtime=runtime)
-
-
 def save(
     folder: Place,
     module: nn.Module,
@@ -206,7 +173,7 @@ def save(
             names.refuse_foreign_link(file)
             shutil.copyfile(file, place / file.name)
         if heads:
-            head_files.save(path / head_files.FILE, heads)
+            save_heads(path / FILE, heads)
     return Path(folder)
 
 
