@@ -72,6 +72,7 @@ Kind = TypeVar("Kind", bound=Architecture)
 class Files(Generic[Kind]):
     """A model folder: its configuration, its tensors, and which of them is which parameter."""
 
+    folder: Path
     raw: dict[str, Any]
     config: Kind
     tensors: dict[str, np.ndarray]
@@ -83,13 +84,25 @@ class Files(Generic[Kind]):
         """The tensors of the network by itself."""
         return self.config.table(self.encoder, self.model)
 
+    def fitted(
+        self, module: nn.Module, table: Table, options: Options, **more: np.ndarray
+    ) -> Loaded:
+        """A module, and its variables from the tensors, to which more may be added."""
+        tensors, ignored = self.tensors | more, self.config.hf_ignored
+        return module, fit(self.folder, module, table, tensors, options, ignored)
+
 
 def load(folder: Path, options: Options) -> Loaded:
-    """The network that config.json names: an encoder, a T5 …, without what is around it."""
+    """The network that config.json names: an encoder, a T5, a cross-encoder, a DPR …"""
+    raw = weights.read_json(folder / "config.json")
+    if str((raw.get("architectures") or [""])[0]).endswith(_CLASS):
+        return _load_cross_encoder(folder, options)
+    if raw.get("model_type") == "dpr":
+        return _load_dpr(folder, options)
     files = read(folder, options, Architecture)
     module, table = files.config.build(options.runtime), files.table
-    tensors = files.tensors | shared_encoder.tensors(files.raw, folder, names(table))
-    return module, fit(folder, module, table, tensors, options, files.config.hf_ignored)
+    more = shared_encoder.tensors(files.raw, folder, names(table))
+    return files.fitted(module, table, options, **more)
 
 
 def names(table: Table) -> set[str]:
@@ -133,7 +146,7 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     }
     own = beginnings(part for part in has if has[part])
     tensors = {n: t for n, t in tensors.items() if n.startswith(own) or not n.startswith(unwanted)}
-    return Files(raw, cls.from_hf(raw, **has), tensors, encoder, model)
+    return Files(folder, raw, cls.from_hf(raw, **has), tensors, encoder, model)
 
 
 def architecture_of(raw: dict[str, Any], folder: Path, base: type[Kind]) -> type[Kind]:
@@ -145,12 +158,6 @@ def architecture_of(raw: dict[str, Any], folder: Path, base: type[Kind]) -> type
         f"{folder} holds a {raw.get('model_type')!r} model; expected {wanted} of one of the types "
         + ", ".join(model_types(base))
     )
-
-
-def written_by(raw: Mapping[str, Any]) -> str:
-    """The class that wrote the folder, as far as it says."""
-    names = raw.get("architectures") or [""]
-    return str(names[0])
 
 
 _OLD = {"gamma": "weight", "beta": "bias"}
@@ -296,23 +303,16 @@ _CLASS = "ForSequenceClassification"
 _READS_SCORES = "qac_reads_scores"
 
 
-def is_cross_encoder(raw: Mapping[str, Any]) -> bool:
-    """Whether a config.json is a sequence classifier's."""
-    return written_by(raw).endswith(_CLASS)
-
-
-def load_cross_encoder(folder: Path, options: Options) -> Loaded:
+def _load_cross_encoder(folder: Path, options: Options) -> Loaded:
     options = dataclasses.replace(options, pooler=True, mlm_head=False)
     files = read_encoder(folder, options)
     config = files.config
     table = config.classifier_table(files.encoder, files.model)
     bias = files.tensors.get(table["classifier/bias"].name)
     labels = len(files.raw.get("id2label") or "01") if bias is None else len(bias)
-    rate = files.raw.get(config.hf_classifier_dropout)
-    scores = bool(files.raw.get(_READS_SCORES))
+    rate, scores = files.raw.get(config.hf_classifier_dropout), bool(files.raw.get(_READS_SCORES))
     module = CrossEncoder(config, options.runtime, labels, rate, scores)
-    ignored = config.hf_ignored
-    return module, fit(folder, module, table, files.tensors, options, ignored)
+    return files.fitted(module, table, options)
 
 
 def save_cross_encoder(folder: Path, module: CrossEncoder, params: Mapping[str, Any]) -> None:
@@ -329,24 +329,15 @@ def save_cross_encoder(folder: Path, module: CrossEncoder, params: Mapping[str, 
     weights.write_json(folder / "config.json", raw)
 
 
-# DPR's encoders, which transformers calls DPRQuestionEncoder and DPRContextEncoder.
-
-
-def is_dpr(raw: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a DPR's encoder."""
-    return raw.get("model_type") == "dpr"
-
-
-def load_dpr(folder: Path, options: Options) -> Loaded:
-    """One side of a DPR: the [CLS] vector, projected where projection_dim says so."""
-    # Old DPR files hold a pooler that the model never used.
+def _load_dpr(folder: Path, options: Options) -> Loaded:
+    """An encoder of a DPR (DPRQuestionEncoder, DPRContextEncoder): the [CLS] vector, projected
+    where projection_dim says so."""
+    # Old files hold a pooler that the model never used.
     files = read_encoder(folder, dataclasses.replace(options, pooler=False, mlm_head=False))
     width = files.raw.get("projection_dim") or None
     module = DualEncoder(DualEncoderConfig(files.config, projection=width), options.runtime)
     table = under("encoder/backbone", files.table)
     if width:
-        table |= dense(
-            "encoder/projection", f"{files.encoder.removesuffix('bert_model.')}encode_proj"
-        )
-    ignored = files.config.hf_ignored
-    return module, fit(folder, module, table, files.tensors, options, ignored)
+        name = f"{files.encoder.removesuffix('bert_model.')}encode_proj"
+        table |= dense("encoder/projection", name)
+    return files.fitted(module, table, options)

@@ -58,10 +58,7 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
         return sentence_transformers.load(folder, options)
     if all((folder / side).is_dir() for side in SIDES):
         return load_dual_encoder(folder / "query", folder / "passage", options=options)
-    raw = weights.read_json(folder / "config.json")
-    if backbones.is_cross_encoder(raw):
-        return backbones.load_cross_encoder(folder, options)
-    return (backbones.load_dpr if backbones.is_dpr(raw) else backbones.load)(folder, options)
+    return backbones.load(folder, options)
 
 
 def load_dual_encoder(

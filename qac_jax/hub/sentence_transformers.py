@@ -115,17 +115,13 @@ def pooling_of(place: Path) -> dict[str, Any]:
     """Fields of a dual encoder that a Pooling says."""
     file = place / "config.json"
     raw = weights.read_json(file)
-    modes = raw.get("pooling_mode")  # since sentence-transformers 5.5; switches before
-    if modes is None:
-        modes = [mode for mode, switch in _SWITCHES.items() if raw.get(switch)] or "mean"
+    # "pooling_mode" since sentence-transformers 5.5, switches before.
+    switched = [mode for mode, switch in _SWITCHES.items() if raw.get(switch)]
+    modes = raw.get("pooling_mode") or switched or "mean"
     modes = [modes] if isinstance(modes, str) else list(modes)
-    if len(modes) > 1:
-        raise UserError(
-            f"{file} pools by {' and '.join(map(str, modes))} together, which is not supported; "
-            "expected cls or another one alone"
-        )
-    if modes[0] not in _SWITCHES:
-        raise UserError(f"{file} pools by {modes[0]}; expected one of {', '.join(_SWITCHES)}")
+    if len(modes) > 1 or modes[0] not in _SWITCHES:
+        found = " and ".join(map(str, modes))
+        raise UserError(f"{file} pools by {found}; expected one of {', '.join(_SWITCHES)}")
     return {"pooling": modes[0], "include_prompt": raw.get("include_prompt") is not False}
 
 
@@ -240,19 +236,18 @@ def _load_tower(
     places = tower(folder, parts)
     files = backbones.read_encoder(places[TRANSFORMER], options)
     fields = pooling_of(places[POOLING]) | _described(folder)
-    tensors = files.tensors
+    more: weights.Tensors = {}
     if place := places.get(NORMALIZE):
         file = place / "config.json"  # there since sentence-transformers 5.5
         if file.is_file() and not _of_vectors(weights.read_json(file)):
             raise UserError(f"{file} does not normalise the vector; only that is supported")
     if place := places.get(DENSE):
         fields |= dense_of(place)
-        tensors = tensors | {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
+        more = {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
     config = DualEncoderConfig(files.config, normalize=NORMALIZE in places, **fields)
     module = DualEncoder(config, options.runtime)
     table = under("encoder", _tower(config, files.table))
-    ignored = files.config.hf_ignored
-    return module, backbones.fit(folder, module, table, tensors, options, ignored)
+    return files.fitted(module, table, options, **more)
 
 
 def _described(folder: Path) -> dict[str, Any]:

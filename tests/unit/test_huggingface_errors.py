@@ -192,7 +192,7 @@ def test_sentence_transformers_refusals(tmp_path: Path) -> None:
     modules, settings = folder / "modules.json", folder / "config_sentence_transformers.json"
     lstm = {"idx": 3, "name": "3", "path": "", "type": "sentence_transformers.models.LSTM"}
     for file, change, message in (
-        (pooling, lambda c: {"pooling_mode": ["mean", "max"]}, "pools by mean and max together"),
+        (pooling, lambda c: {"pooling_mode": ["mean", "max"]}, "pools by mean and max; expected"),
         (settings, lambda c: c | {"default_prompt_name": "sts"}, "default prompt 'sts', but its"),
         (dense, lambda c: c | {"activation_function": "my.Own"}, "activation my.Own"),
         (dense, lambda c: c | {"use_residual": True}, "not a plain linear projection"),
