@@ -1,7 +1,6 @@
 """A cache of the Hugging Face Hub with tiny models, laid out as huggingface_hub does."""
 
 import hashlib
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,32 +45,18 @@ def pin(monkeypatch: pytest.MonkeyPatch, cache: Path, offline: bool = True) -> N
 
 
 def add(
-    cache: Path,
-    name: str,
-    folder: Path,
-    *,
-    refs: Sequence[str] = ("main",),
-    without: Sequence[str] = (),
+    cache: Path, name: str, folder: Path, *, refs: Sequence[str] = ("main",), without: Any = ()
 ) -> str:
     """Adds a folder as a commit of a repository, without some of its files; returns the commit.
 
     The refs (branches and tags) stand for it from then on.
     """
-    repository = cache / f"models--{name.replace('/', '--')}"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    digests = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    commit = hashlib.sha1("".join(digests.values()).encode()).hexdigest()
-    for path, digest in digests.items():
-        inside = path.relative_to(folder)
-        if inside.as_posix() in without:
-            continue
-        blob = repository / "blobs" / digest
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, blob)
-        link = repository / "snapshots" / commit / inside
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.exists():
-            link.symlink_to(os.path.relpath(blob, link.parent))
+    commit = hashlib.sha1(b"".join(path.read_bytes() for path in files)).hexdigest()
+    snapshot = cache / f"models--{name.replace('/', '--')}" / "snapshots" / commit
+    ignored = shutil.ignore_patterns(*without)
+    shutil.copytree(folder, snapshot, ignore=ignored, dirs_exist_ok=True)
+    (snapshot.parent.parent / "blobs").mkdir(exist_ok=True)
     point(cache, name, commit, refs)
     return commit
 
