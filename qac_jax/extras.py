@@ -4,7 +4,6 @@ Extras are read from the metadata of the installed package. Gin files lie in `gi
 checkout, and in a copy inside the package where it is installed from a wheel.
 """
 
-import dataclasses
 import importlib
 import re
 from importlib import metadata
@@ -15,8 +14,7 @@ from qac_jax.errors import UserError
 
 
 PACKAGE = "qac_jax"
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,. -]+)\])?([^;]*)(?:;(.*))?")
-_EXTRA = re.compile(r"extra == ['\"]([\w.-]+)['\"]")
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,. -]+)\])?[^;]*; *extra == ['\"]([\w.-]+)['\"]")
 
 
 def gin_folder() -> Path:
@@ -36,15 +34,6 @@ def gin_names(room: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (gin_folder() / room).glob("*.gin")))
 
 
-@dataclasses.dataclass(frozen=True)
-class Brought:
-    """A package that an extra brings."""
-
-    name: str
-    wanted: str  # the versions that fit, such as "<3,>=2.77"; "" for any
-    version: str  # the one that is installed; "" for none
-
-
 def remedy(extra: str) -> str:
     return f"pip install '{PACKAGE}[{extra}]'"
 
@@ -59,36 +48,28 @@ def load(module: str, extra: str, what: str) -> Any:
         ) from error
 
 
-def listed() -> dict[str, list[Brought]]:
-    """Every extra of the installed package and what it brings; none where nothing is installed."""
+def listed() -> dict[str, dict[str, str]]:
+    """What every extra brings: package -> its version here ("": it is not installed)."""
     try:
         names = metadata.metadata(PACKAGE).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:  # run from a folder of its source
         return {}
-    return {
-        name: sorted(_brought(PACKAGE, name), key=lambda one: one.name) for name in sorted(names)
-    }
+    return {name: dict(sorted(_brought(PACKAGE, name).items())) for name in sorted(names)}
 
 
-def _brought(package: str, extra: str) -> set[Brought]:
+def _brought(package: str, extra: str) -> dict[str, str]:
     """What an extra brings, with what extras in it bring: ours, and those of other packages."""
-    brought = set()
-    for text in metadata.requires(package) or []:
-        match = _REQUIREMENT.match(text)
-        condition = _EXTRA.search(match[4] or "") if match else None
-        if match is None or condition is None or condition[1] != extra:
+    brought: dict[str, str] = {}
+    for match in filter(None, map(_REQUIREMENT.match, metadata.requires(package) or [])):
+        name, within, condition = match.groups()
+        if condition != extra:
             continue
-        name, within, wanted, _ = match.groups()
-        ours, version = name.replace("-", "_") == PACKAGE, _version(name)
-        if not ours:
-            brought.add(Brought(name, wanted.strip(), version))
-        if within and (ours or version):
-            brought |= {one for e in within.split(",") for one in _brought(name, e.strip())}
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            version = ""
+        if name.replace("-", "_") != PACKAGE:
+            brought[name] = version
+        for each in (within or "").split(",") if version else ():
+            brought |= _brought(name, each.strip())
     return brought
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -43,8 +43,8 @@ def run() -> int:
         print(f"{state:<7} {check.name:<20} {message}{remedy}", flush=True)
     print(f"\nextras ({extras.remedy('NAME')}):")
     for name, packages in extras.listed().items():
-        state = "ok" if all(one.version for one in packages) else "no"
-        words = (f"{one.name} {one.version or '(not installed)'}" for one in packages)
+        state = "ok" if all(packages.values()) else "no"
+        words = (f"{one} {version or '(not installed)'}" for one, version in packages.items())
         print(f"{state:<7} {name:<20} {', '.join(words)}")
     print(f"\nnames that need no network (models of the Hub: {names.cache_folder()}):")
     try:
