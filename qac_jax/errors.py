@@ -134,21 +134,18 @@ def _circumstance(error: Exception) -> str | None:
         left = left.__cause__ or left.__context__
     system = [cause for cause in causes if isinstance(cause, OSError)]
     said = [str(cause)[:10_000] for cause in causes]
+    where = next((cause.filename for cause in system if cause.filename), "the output folder")
     if any(cause.errno in _FULL for cause in system) or any(map(_FULL_SAYS.search, said)):
-        where = next((cause.filename for cause in system if cause.filename), "the output folder")
         return f"the disk is full while writing {where}; free space and run the command again"
     if isinstance(error, MemoryError):
-        return (
-            f"there is not enough memory ({str(error) or 'for the next object'}); use a smaller "
-            "batch, shorter texts or fewer workers"
-        )
+        why = str(error) or "for the next object"
+        return f"there is not enough memory ({why}); use a smaller batch or fewer workers"
     theirs = type(error).__module__.startswith(("tensorflow", "etils", "fsspec"))
     if theirs and any(store in said[0] for store in _STORES):
         why = str(error).strip().split("\n")[0]
         return f"a store cannot be read or written ({why}); check its address and your rights"
     if not isinstance(error, OSError):
         return None
-    where = error.filename or "the output folder"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission for {where} ({error.strerror}); choose another folder"
     if error.errno in (errno.EMFILE, errno.ENFILE):

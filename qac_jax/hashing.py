@@ -13,7 +13,6 @@ from etils import epath
 
 # Smaller files are hashed each time, unless they are of an artefact.
 _SMALL = 1 << 24
-_BLOCK = 1 << 20
 
 
 def user_cache() -> Path:
@@ -24,17 +23,16 @@ def user_cache() -> Path:
 
 def make_private(folder: str) -> None:
     """Makes a folder of the cache; what is in the cache itself only its owner may read."""
-    os.makedirs(user_cache(), mode=0o700, exist_ok=True)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     if os.stat(user_cache()).st_mode & 0o077:
         os.chmod(user_cache(), 0o700)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
 
 
 def hash_file(path: epath.PathLike) -> str:
     """The sha256 of a file's bytes, read now."""
     digest = hashlib.sha256()
     with epath.Path(path).open("rb") as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
@@ -49,13 +47,11 @@ def sha256_once(path: str) -> str:
 
 def hashes(folder: epath.PathLike, names: Iterable[str]) -> dict[str, str]:
     """The hashes of a folder's files: every version of a file is read once on a machine."""
-    known, news = _known(folder), {}
-    found = {}
+    known, news, found = _known(folder), dict[str, str](), dict[str, str]()
     for name in names:
-        *signature, sha256 = known.get(name) or ("",)
+        *signature, found[name] = known.get(name) or ("",)
         if signature != _signature(folder, name):
-            news[name] = sha256 = hash_file(os.path.join(folder, name))
-        found[name] = sha256
+            news[name] = found[name] = hash_file(os.path.join(folder, name))
     if news:
         remember(folder, news)
     return found
