@@ -15,7 +15,7 @@ import numpy as np
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats import files
-from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.bad_lines import BadLines, Place
 from qac_jax.formats.files import Line, Piece
 from qac_jax.formats.identities import IdSet, id_hash
 from qac_jax.formats.registry import DOCUMENTS, Recognise, never
@@ -108,7 +108,8 @@ def line_format(
     """
 
     def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
-        return read_lines(shard, bad, lambda line: parse(line, shard.options))
+        for piece in shard.pieces:
+            yield from files.parsed(piece, bad, lambda line: parse(line, shard.options))
 
     return DocumentFormat(sharer(*suffixes), read, options or {}, recognise)
 
@@ -120,19 +121,6 @@ def sharer(
     return lambda path, count, options: files.share_out(
         files.expand(path, suffixes), count, cut=cut
     )
-
-
-def read_lines(
-    shard: Shard, bad: BadLines, parse: Callable[[Line], Document | None]
-) -> Iterator[Document]:
-    """One document a line (None: the line holds none)."""
-
-    def taken(line: Line) -> Document | None:
-        document = parse(line)
-        return document if document and accepted(document, bad) else None
-
-    for piece in shard.pieces:
-        yield from files.parsed(piece, bad, taken)
 
 
 def source(format: str, path: str) -> tuple[str, str]:
@@ -169,7 +157,9 @@ def read_shard(
     same record as before (True), otherwise bad records.
     """
     bad = BadLines() if bad is None else bad
-    for number, document in enumerate(DOCUMENTS.get(shard.format).read(shard, bad)):
+    every = DOCUMENTS.get(shard.format).read(shard, bad)
+    taken = (document for document in every if _accepted(document, shard, bad))
+    for number, document in enumerate(taken):
         if drop and number in drop:
             _repeated(document, shard, bad, same=drop[number])
         else:
@@ -193,33 +183,24 @@ def read(
                 yield document
 
 
-def accepted(document: Document, bad: BadLines) -> bool:
+def _refuse(message: str, document: Document, shard: Shard, bad: BadLines) -> None:
+    bad.add(message, document.place or Place(shard.path))
+
+
+def _accepted(document: Document, shard: Shard, bad: BadLines) -> bool:
     """Whether a document is read. One without text is left out; a passage without text stays,
-    because judgements may name it. Both are counted. BadRecord for one without an id.
+    because judgements may name it. Both are counted. One without an id is a bad record.
     """
-    if not document.id.strip():
-        raise BadRecord("the id is missing or empty")
-    for passage in document.passages:
-        if not passage.id.strip():
-            raise BadRecord(f"a passage of {document.id!r} has no id")
-        if not (passage.text.strip() or passage.title.strip()):
-            bad.kept["passages without text"] += 1
+    if not document.id.strip() or not all(passage.id.strip() for passage in document.passages):
+        _refuse(f"an id is missing or empty ({document.id!r})", document, shard, bad)
+        return False
+    empty = (passage for passage in document.passages if not (passage.text + passage.title).strip())
+    if count := sum(1 for _ in empty):
+        bad.kept["passages without text"] += count
     if document.passages or any(section.text.strip() for section in document.sections):
         return True
     bad.leave_out("documents without text")
     return False
-
-
-def checked(make: Callable[[], Document | None], place: Place, bad: BadLines) -> Iterator[Document]:
-    """The document that `make` gives, if it gives one that is read; a BadRecord goes to `bad`."""
-    try:
-        document = make()
-        taken = document is not None and accepted(document, bad)
-    except BadRecord as error:
-        bad.add(error, place)
-        return
-    if document is not None and taken:
-        yield document
 
 
 def ids_of(document: Document) -> list[str]:
@@ -256,8 +237,7 @@ def _repeated(document: Document, shard: Shard, bad: BadLines, *, same: bool) ->
     if same:
         bad.leave_out("repeated documents")
     else:
-        place = document.place or Place(shard.path)
-        bad.add(f"the id of document {document.id!r} was there before", place)
+        _refuse(f"the id of document {document.id!r} was there before", document, shard, bad)
 
 
 def content_hash(document: Document) -> int:

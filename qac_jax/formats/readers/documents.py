@@ -21,7 +21,6 @@ from qac_jax.formats.documents import (
     Section,
     Shard,
     line_format,
-    read_lines,
     sharer,
 )
 from qac_jax.formats.files import (
@@ -96,7 +95,8 @@ def _read_jsonl(shard: Shard, bad: BadLines) -> Iterator[Document]:
             return None
         return document
 
-    return read_lines(shard, bad, parse)
+    for piece in shard.pieces:
+        yield from parsed(piece, bad, parse)
 
 
 # Passages a line.
@@ -159,7 +159,8 @@ def _read_beir(shard: Shard, bad: BadLines) -> Iterator[Document]:
         meta = _rest(record, "_id", "title", "source", "passages")
         return Document(name, title, (), passages, string(record, "source"), meta, place=line.place)
 
-    return read_lines(shard, bad, parse)
+    for piece in shard.pieces:
+        yield from parsed(piece, bad, parse)
 
 
 @functools.lru_cache(maxsize=1)
@@ -222,7 +223,8 @@ def _read_passages(shard: Shard, bad: BadLines) -> Iterator[Document]:
             title = titles.get(pid, "") if titles else ""
         return _passage(pid, title, text, line)
 
-    return read_lines(shard, bad, parse)
+    for piece in shard.pieces:
+        yield from parsed(piece, bad, parse)
 
 
 def _titles(shard: Shard, file: str, bad: BadLines) -> dict[str, str]:
@@ -271,8 +273,6 @@ def _read_dpr(shard: Shard, bad: BadLines) -> Iterator[Document]:
         name, text, title = quoted_columns(line.text, _DPR)
         if not name.strip():
             raise BadRecord("the id is missing or empty")
-        if not (text.strip() or title.strip()):
-            bad.kept["passages without text"] += 1
         return line.place, Passage(name, title.strip(), text)
 
     def article(row: tuple[Place, Passage]) -> tuple[str, str]:

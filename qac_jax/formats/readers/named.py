@@ -11,16 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from qac_jax.errors import UserError
-from qac_jax.formats.bad_lines import BadLines, Place
-from qac_jax.formats.documents import (
-    Document,
-    DocumentFormat,
-    Passage,
-    Pieces,
-    Section,
-    Shard,
-    checked,
-)
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.documents import Document, DocumentFormat, Passage, Pieces, Section, Shard
 from qac_jax.formats.files import Line, Piece
 from qac_jax.formats.judgements import Judgement, JudgementFormat
 from qac_jax.formats.queries import Query, QueryFormat
@@ -82,8 +74,12 @@ def _read_hub(shard: Shard, bad: BadLines) -> Iterator[Document]:
         for number, record in enumerate(table.select(range(start, stop or 0)), start):
             plain = {k: v for k, v in record.items() if isinstance(v, str | int | float)}
             line = Line("", Place(file, number + 1), number)
-            make = functools.partial(document_of, plain, shard.options, line)
-            yield from checked(make, line.place, bad)
+            try:
+                document = document_of(plain, shard.options, line)
+            except BadRecord as error:
+                bad.add(error, line.place)
+                continue
+            yield document
 
 
 # ir_datasets: documents of a collection such as msmarco-passage, queries and judgements of a data
@@ -104,8 +100,7 @@ def _read_ir(shard: Shard, bad: BadLines) -> Iterator[Document]:
     records = _collection(shard.path, lambda whole: whole.docs_iter())
     for file, start, stop in shard.pieces:
         for number, record in enumerate(records[start:stop], start + 1):
-            place = Place(file, number)
-            yield from checked(functools.partial(_ir_document, record, place), place, bad)
+            yield _ir_document(record, Place(file, number))
 
 
 def _ir_document(record: Any, place: Place) -> Document:

@@ -6,7 +6,6 @@ navigation go. lxml tells where elements begin and end, in a time linear in the 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from lxml import etree
 from qac_jax import extras
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard, checked, sharer
+from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard, sharer
 from qac_jax.formats.files import LONGEST_LINE, open_bytes
 from qac_jax.formats.readers.folder import Headed, PageFormat, Source, decoded, is_binary, page
 from qac_jax.formats.registry import NO, SURE
@@ -181,8 +180,14 @@ _MARKUP, _PLAIN = ("text/html", "application/xhtml+xml"), "text/plain"
 def _read_warc(shard: Shard, bad: BadLines) -> Iterator[Document]:
     for piece in shard.pieces:
         for record, content in _records(piece.file, bad):
-            make = functools.partial(_crawled, record, content, Place(piece.file), bad)
-            yield from checked(make, Place(piece.file), bad)
+            place = Place(piece.file)
+            try:
+                document = _crawled(record, content, place, bad)
+            except BadRecord as error:
+                bad.add(error, place)
+                continue
+            if document:
+                yield document
 
 
 def _records(path: str, bad: BadLines) -> Iterator[tuple[Any, bytes]]:

@@ -6,7 +6,6 @@ reader of the page would read stays. Anchors and phrases are what AugTriever's D
 (Meng et al., 2022): labels of [[target|label]], and bold, italic or doubly quoted words.
 """
 
-import functools
 import html
 import os
 import re
@@ -18,15 +17,7 @@ from lxml import etree
 
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines, Place
-from qac_jax.formats.documents import (
-    Document,
-    DocumentFormat,
-    Pieces,
-    Section,
-    Shard,
-    checked,
-    sharer,
-)
+from qac_jax.formats.documents import Document, DocumentFormat, Pieces, Section, Shard, sharer
 from qac_jax.formats.files import open_bytes
 
 
@@ -55,8 +46,8 @@ def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
                         names[element.get("key", "")] = (element.text or "").lower()
                         continue
                     place = Place(piece.file, element.sourceline)
-                    make = functools.partial(_document, element, names, place, bad)
-                    yield from checked(make, place, bad)
+                    if document := _document(element, names, place, bad):
+                        yield document
                     while element.getparent()[0] is not element:
                         del element.getparent()[0]
                     element.clear(keep_tail=False)
