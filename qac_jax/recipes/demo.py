@@ -2,14 +2,12 @@
 
 import dataclasses
 
-from qac_jax.errors import UserError
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.recipes import finetuning
 from qac_jax.recipes.claims import MEASURES
 from qac_jax.recipes.finetuning import EXACT, MEANS, RATE, Finetuning, Task, judged, searched
 from qac_jax.stages.evaluate import Evaluate
-from qac_jax.stages.extract import Extract
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25
 from qac_jax.stages.prepare import Prepare
@@ -49,7 +47,6 @@ class Demo:
     packages: str = "numpy,scipy,stdlib"
     passages_of: str = "kinds=function sections=first"
     known_of: str = "kinds=function sections=first held_out=only summary=drop"
-    contexts: str = "generated"
     generator: str = "shipped:qgen"
     samples: int = 3
     round_trip: int = 10
@@ -78,11 +75,11 @@ def demo(run: Run, p: Demo) -> None:
     removed from its passages. The test questions are not used in training.
 
     Queries are those of the small generator that ships, filtered by a round trip: BM25 must return
-    their passage. --contexts spans: spans of the passages instead (AugTriever's QExt-BM25).
+    their passage.
 
     Set: nothing.
     Commonly overridden: --packages, --passages_of (which docstrings), --generator (another T5),
-    --contexts, --qac_steps, --fine_steps. demo_full takes all docstrings and more steps.
+    --qac_steps, --fine_steps. demo_full takes all docstrings and more steps.
     """
     run.title = TITLE
     prepared = {
@@ -141,11 +138,6 @@ def demo(run: Run, p: Demo) -> None:
 
 
 def _contexts(run: Run, p: Demo, passages: Ref) -> Ref:
-    if p.contexts == "spans":
-        spans = {"passages": passages, "keep": p.samples, "seed": p.seed}
-        return run(Extract, "contexts", **spans)
-    if p.contexts != "generated":
-        raise UserError(f"contexts={p.contexts!r}; expected generated or spans")
     return run(
         Generate,
         "contexts",

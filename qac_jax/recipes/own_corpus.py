@@ -72,8 +72,6 @@ class OwnCorpus(Sizes):
     qac: bool | None = None
     share: float = 0.5
     rate: float = 7e-5
-    temperature: float = 0.05
-    teacher_temperature: float = 0.02
     groups: int = 1
     query_length: int = 24
     passage_length: int = 144
@@ -102,11 +100,6 @@ class OwnCorpus(Sizes):
         return "wordpiece-16k" if self.scratch else self.start
 
     @property
-    def kept(self) -> Ref:
-        """The model whose reading and weights retrievers keep."""
-        return "" if self.scratch else self.start
-
-    @property
     def shape(self) -> dict[str, Any]:
         """The shape of a BERT from scratch; that of a start replaces it."""
         return {
@@ -123,10 +116,9 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
 
         qac run own_corpus --data_dir DATA --out out/mine --budget small
 
-    DATA is a folder of documents (Markdown, HTML, text, tables, PDF …), or holds corpus.jsonl
-    ({_id, title, text}) or documents.jsonl ({_id, title, passages: [{_id, text}, …]}), or both;
-    queries.jsonl and qrels/{train,dev,test}.tsv where they exist. queries.jsonl without qrels/ is a
-    query log: its queries train, and measure nothing.
+    DATA is a folder of documents (Markdown, HTML, text, tables, PDF …), or holds corpus.jsonl or
+    documents.jsonl, and queries.jsonl and qrels/{train,dev,test}.tsv where they exist.
+    queries.jsonl without qrels/ is a query log: its queries train, and measure nothing.
 
     Left in OUT: summary.json (figures, where questions come from, the verdict), best (the
     retriever: the start where training does not help), index (what `qac search --index OUT/index`
@@ -134,27 +126,22 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
 
       split        by document, before anything is generated: test and validation passages
       questions    test and validation: judged ones, or generated about those passages, filtered by
-                   rules and by their generator (could they be asked of any passage?), never by a
-                   retriever; training: generated queries, spans (QExt-BM25), titles and keywords of
-                   the others
+                   rules and by their generator, never by a retriever; training: generated queries,
+                   spans (QExt-BM25), titles and keywords of the others
       groups_1     similar passages with their queries, scored by the fusion of the start and BM25
       retriever_1  the start, trained on these scores (listwise), its weights averaged with the
                    start's
-      groups_2     with two rounds: the same, grouped and scored by retriever_1 and its fusion with
-                   BM25
-      retriever_2  retriever_1, trained on them
+      groups_2, retriever_2  with two rounds: the same from retriever_1 and its fusion with BM25
       choice       by the validation questions: the start, retriever 1 or 2
 
     Set: --data_dir.
     Commonly overridden: --start (any encoder; none: from scratch), --budget (tiny, small, medium,
-    large), --generator, --format and --cut (other documents, see `qac prepare --help`; --cut
-    sentences cuts long ones), --qac True (query-as-context pre-training from the start), --rounds 1
-    or 2, what else a budget sets (see Sizes), --temperature (1.0 for a start whose vectors are not
-    normalised), --share (of the trained weights in their average with the start's; 1: no average),
-    --groups (a step; as many as devices), --precision (fast: products of bfloat16 numbers where the
-    machine has instructions for them; float32), --window (tokens of the windows by the best of
-    which a passage is ranked too; an index of 144 tokens a passage has 35 of 8, 27 kB in all; 0:
-    none).
+    large), --generator, --format and --cut (see `qac prepare --help`), --qac True (query-as-context
+    pre-training from the start), --rounds 1 or 2, what else a budget sets,
+    listwise.Listwise.temperature (1.0 for a start whose vectors are not normalised), --share (of
+    the trained weights in the average; 1: no average), --groups (a step; as many as devices),
+    --precision float32, --window (tokens of the windows by the best of which a passage is ranked
+    too; 0: none).
     """
     p = p.sized()
     run.title = TITLE
@@ -165,17 +152,17 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     questions = _questions(run, p, passages)
     trained = judged(questions, "train")
     model = _from_scratch(run, p, passages) if p.scratch else p.start
-    init = model
-    if p.scratch if p.qac is None else p.qac:
-        init = _pretrained(run, p, model, trained)
+    qac = p.scratch if p.qac is None else p.qac
+    init = _pretrained(run, p, model, trained) if qac else model
     systems = _Systems(run, p, passages, questions)
-    pooling = "mean" if p.scratch else ""
+    # The model whose reading and weights retrievers keep.
+    kept, pooling = ("", "mean") if p.scratch else (p.start, "")
     hybrid = systems.add("start", model, pooling=pooling)
     retrievers, grouped = list[Ref](), list[Ref]()
     for number in range(1, p.rounds + 1):
         sizes = {"size": p.n_passages, "turns": p.turns, "teacher": hybrid}
         grouped.append(run(Group, f"groups_{number}", passages=passages, **trained, **sizes))
-        read = {"pairs": grouped[-1], "tokenizer": p.vocabulary, "like": p.kept}
+        read = {"pairs": grouped[-1], "tokenizer": p.vocabulary, "like": kept}
         model_of_round = run(
             Train,
             f"trained_{number}",
@@ -189,14 +176,9 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
             steps=p.fine_steps,
             batch_size=p.groups,
             log_every=10,
-            bind={
-                **p.shape,
-                "listwise.Listwise.temperature": p.temperature,
-                "listwise.Listwise.teacher_temperature": p.teacher_temperature,
-                RATE: p.rate,
-            },
+            bind={**p.shape, RATE: p.rate},
         )
-        averaged = {"model": model_of_round, "start": p.kept, "share": p.share}
+        averaged = {"model": model_of_round, "start": kept, "share": p.share}
         retrievers.append(run(Average, f"retriever_{number}", **averaged))
         hybrid = systems.add(str(number), retrievers[-1])
     _concluded(run, systems, model, pooling, retrievers, grouped)

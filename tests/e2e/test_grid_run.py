@@ -81,14 +81,3 @@ def test_a_grid_from_files_to_its_table(
     shown = capsys.readouterr()
     assert json.loads(shown.out)["seeds"] == [0, 3]
     assert shown.err.count("up to date") >= 10  # seed 0's
-
-
-def test_a_misspelt_grid_is_told(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "untitled.gin").rename(tmp_path / "untitled2.gin")
-    assert cli.main([*arguments, "--dry_run"]) == 2
-    error = capsys.readouterr().err
-    assert "untitled.gin does not exist" in error and "untitled2" in error
-    assert cli.main([*arguments, "--dry_run", "--systems=wiht"]) == 2
-    assert "did you mean 'with'" in capsys.readouterr().err

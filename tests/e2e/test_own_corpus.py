@@ -105,20 +105,3 @@ def test_documents_alone_become_a_retriever(
     moved = out.rename(tmp_path / "moved")
     shutil.rmtree(tmp_path / "start", ignore_errors=True)
     assert cli.main(["search", "--index", str(moved / "index"), "river stone", "--k=2"]) == 0
-
-
-def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = toy.write_collection(tmp_path / "data", 8, 4)
-    start = str(toy.save_encoder(tmp_path / "start"))
-    more = [f"--out={tmp_path / 'out'}", f"--start={start}", "--format=beir"]
-    for flags, sentence in (
-        ([*more, "--generator=shipped:no_such_model"], "does not come with this version"),
-        (["--budget=larg", "--dry_run"], "did you mean 'large'"),
-        (["--dry_run", "--strat", "models/mine"], "did you mean --start"),
-        (["--dry_run", "--start"], "--start needs a value"),
-    ):
-        assert run(data, *flags) == 2
-        assert sentence in capsys.readouterr().err
-    (data / "corpus.jsonl").unlink()
-    assert run(data, *more) == 2
-    assert "neither corpus.jsonl nor documents.jsonl" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import toy_retrieval as toy
 
-from qac_jax import cli
+from qac_jax import cli, hardware
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, weights
 from qac_jax.models.t5 import T5, T5Config
@@ -134,7 +134,15 @@ def test_sizes() -> None:
         planned({"pasages": 10})
 
 
-# On this machine.
+def test_hours_of_a_training_on_every_device(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = command(capsys, "msmarco_qac_cotmae")[0]["encoder"]
+    assert plan["mfu"] == costs.PACKED_MFU == 0.566  # the recipe leaves padding out
+    for name, device in hardware.DEVICES.items():
+        hours = plan["flops"] / (device.peak_flops * plan["mfu"]) / 3600
+        assert plan["hours"][name] == pytest.approx(hours)
+    # BERT-base at 144 tokens: about 6 FLOPs a parameter of the layers and token, forward and back.
+    flops = plan["step_flops"] / 16_384 / 144
+    assert 6 * 85e6 < flops < 1.3 * 6 * 85e6
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], Any]:

@@ -50,3 +50,5 @@ def test_budgets_of_own_corpus() -> None:
     assert scratch["base"].objective.model.config.hidden_size == sizes.width
     assert scratch["trained_1"].init == "stage:encoder" and scratch["encoder"].init == "stage:base"
     assert not scratch["retriever_1"].start and "retriever_2" not in scratch
+    with pytest.raises(UserError, match="did you mean 'large'"):
+        toy_recipes.stages("own_corpus", budget="larg")
