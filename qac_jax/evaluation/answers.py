@@ -115,8 +115,8 @@ def evaluate(
 ) -> QueryScores:
     """Hit rates of a run; `texts` gives the passages' texts for their ids."""
     cuts = {measure: depth_of(measure) or 0 for measure in measures}
-    if wrong := [m for m, cut in cuts.items() if not cut or not m.startswith("hit@")]:
-        raise UserError(f"{wrong[0]!r} is not a measure of answers; name hit@k, such as hit@20")
+    if not all(name.startswith("hit@") and cut for name, cut in cuts.items()):
+        raise UserError("answers are measured by hit@k, such as hit@20")
     deepest = max(cuts.values())
     per_query: dict[str, dict[str, float]] = {}
     with progress.Bar("match answers", unit="questions") as bar:
@@ -134,14 +134,11 @@ def evaluate(
                 measure: float(rank is not None and rank <= cut) for measure, cut in cuts.items()
             }
             bar.advance()
-    if not per_query:
-        raise UserError("there are no questions; nothing can be measured")
     retrieved = frozenset(query for query in per_query if query in run)
     if not retrieved:
         raise UserError(
-            f"the run has none of the {len(per_query)} questions (such as "
-            f"{next(iter(per_query))!r}, but {next(iter(run), '')!r}); check that both belong "
-            f"together"
+            f"the run has none of the {len(per_query)} questions (it has {next(iter(run), '')!r}); "
+            "check that both belong together"
         )
     unasked = sum(query not in per_query for query in run)
     return QueryScores(per_query, retrieved, frozenset(per_query), unasked)

@@ -134,14 +134,16 @@ class Judging:
         "metrics, such as ndcg@10,mrr@10,map or nDCG@10,RR@10,AP (default: the protocol's)",
         shown=MEASURES,
     )
-    level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)")
+    level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)", at_least=0)
     over: str = option(
         "",
         "queries to average over: judged, retrieved or answerable (default: the protocol's)",
         choices=("", *OVER),
     )
     depth: int = option(
-        0, "evaluate at most N passages of each ranking (0: all, or the protocol's number)"
+        0,
+        "evaluate at most N passages of each ranking (0: all, or the protocol's number)",
+        at_least=0,
     )
 
     @property

@@ -81,17 +81,13 @@ def evaluate(
     run: Mapping[str, Ranking], judgements: Judgements, measures: Sequence[str], level: int = 1
 ) -> QueryScores:
     """Scores of a run on every query of the judgements, in their order."""
-    if level < 1:
-        raise UserError(f"relevance level {level}; expected 1 or more (2 for TREC DL)")
-    if not judgements:
-        raise UserError("there are no judgements; nothing can be measured")
     judgements = {query: grades for query, grades in judgements.items() if grades}
     parsed = {measure: _parse(measure) for measure in measures}
     own = {measure: of for measure, of in parsed.items() if not isinstance(of, str)}
     trec = {measure: of for measure, of in parsed.items() if isinstance(of, str)}
     retrieved = frozenset(q for q in judgements if q in run and run[q].ids)
     if not retrieved:
-        example, other = next(iter(judgements)), next(iter(run), "")
+        example, other = next(iter(judgements), ""), next(iter(run), "")
         raise UserError(
             f"the run holds none of the {len(judgements)} judged queries (judged: {example!r}, "
             f"run: {other!r}); check that both are of one collection"
