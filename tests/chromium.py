@@ -1,6 +1,5 @@
 """A headless Chromium, driven over a pipe by the DevTools protocol: no driver to install."""
 
-import base64
 import fcntl
 import json
 import os
@@ -115,10 +114,6 @@ class Browser:
         down = {"key": key, "windowsVirtualKeyCode": code, **({"text": text} if text else {})}
         self.call("Input.dispatchKeyEvent", type="keyDown", **down)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
-
-    def shot(self, file: Path) -> None:
-        data = self.call("Page.captureScreenshot", format="png")["data"]
-        file.write_bytes(base64.b64decode(data))
 
     def complaints(self) -> list[str]:
         """Errors of the console, of the policy, of scripts."""
