@@ -155,14 +155,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
             ([wrong], "passage 0 .* is neither a text nor a record of JSON with a 'text'")
             for wrong in (
                 3,
-                {"text": 3},
                 {"text": " "},
                 {"text": "x", "title": 3},
                 {"_id": "a\nb", "text": "x"},
                 {"_id": None, "text": "x"},
                 {"text": "x", "n": float("nan")},
                 {"text": "\ud800"},
-                {"text": "x", "n": object()},
             )
         ),
     ):
@@ -314,23 +312,19 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
 
 FITS: list[tuple[dict[str, Any], str]] = [
     ({}, "abcde"),
-    ({"lang": "en"}, "ac"),
     ({"lang": []}, ""),
     ({"lang": None}, "d"),
     ({"lang": ("!=", "en")}, "bde"),
     ({"lang": {"not in": ["en", "de"]}}, "de"),
     ({"lang": RECORDS[4]["lang"]}, "e"),
     ({"lang": (">=", "e")}, "ace"),
-    ({"year": (">=", 2020)}, "b"),
     ({"year": {">": 0, "<": 2020}}, "a"),
     ({"year": 2019.0, "lang": "en"}, "a"),
-    ({"tags": "y"}, "ac"),
     ({"tags": ["x", "z"]}, "a"),
     ({"tags": {"exists": False}}, "bde"),
     ({"open": True}, "a"),
     ({"open": 1}, "e"),
     ({"columns.kind": "k1"}, "b"),
-    ({"nothing": None}, "abcde"),
     ({"no such field": 1}, ""),
     ({"text": "bee one"}, ""),
 ]
@@ -356,40 +350,20 @@ def test_filters_that_are_refused(filtered: LiveIndex) -> None:
             filtered.search(["bee"], where=where)
 
 
-RUN_TEXTS = [
-    {"_id": f"p{n}", "text": text, "year": 2000 + n if n < 3 else 2010}
-    for n, text in enumerate(
-        "a copper lamp, the lamp burns, stones of the river, a violin, copper and lamp".split(", ")
-    )
-]
-QUERIES = {"q1": "copper lamp", "q2": "river violin"}
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
-    place = tmp_path_factory.mktemp("live")
-    made = LiveIndex.create(place / "index", toy.SETTINGS, encoder=toy.stub())
-    made.add(RUN_TEXTS[:3])
-    made.add(RUN_TEXTS[3:])
-    made.delete(["p1"])
-    lines = [json.dumps({"_id": name, "text": text}) + "\n" for name, text in QUERIES.items()]
-    (place / "queries.jsonl").write_text("".join(lines))
-    return made
-
-
-def test_a_run_has_what_a_search_shows(live: LiveIndex) -> None:
-    for weight in [0.0, 0.3, 1.0]:
-        for where in (None, {"year": (">=", 2002)}):
-            found = convert.LiveSearch(live, where, weight).run(QUERIES, 3)
-            for name, text in QUERIES.items():
-                (hits,) = live.search([text], 3, where=where, hybrid=weight)
-                expected = sorted(((h.score, h.id) for h in hits), reverse=True)
-                assert found[name].ids == tuple(name for _, name in expected)
-                assert found[name].scores.tolist() == pytest.approx([s for s, _ in expected])
-
-
-def test_files_of_queries(live: LiveIndex, tmp_path: Path, capsys: Any) -> None:
-    queries = str(live.folder.parent / "queries.jsonl")
+def test_files_of_queries(tmp_path: Path, capsys: Any) -> None:
+    words = [
+        "a copper lamp",
+        "the lamp burns",
+        "stones of the river",
+        "a violin",
+        "copper and lamp",
+    ]
+    texts = [{"_id": f"p{n}", "text": w, "year": 2007 + min(n, 3)} for n, w in enumerate(words)]
+    live = toy.live(tmp_path / "index", texts)
+    live.delete(["p1"])
+    queries = str(tmp_path / "queries.jsonl")
+    lines = ({"_id": n, "text": t} for n, t in (("q1", "copper lamp"), ("q2", "violin")))
+    Path(queries).write_text("".join(json.dumps(line) + "\n" for line in lines))
     words = ["search", "--index", str(live.folder), "--queries", queries, "--hybrid", "1"]
     assert cli.main([*words, "--run", str(tmp_path / "own.trec")]) == 0
     run = read_run(tmp_path / "own.trec")

@@ -42,23 +42,18 @@ def test_the_documented_example(folder: Path, tmp_path: Path) -> None:
     assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
 
 
-def test_vectors(searching: Retriever) -> None:
+def test_vectors_and_hits(searching: Retriever) -> None:
     many, one = searching.encode(TEXTS), searching.encode(TEXTS[0])
     assert many.shape == (3, 32) and one.shape == (32,)
-    np.testing.assert_allclose(one, many[0], atol=1e-6)
     titled = searching.encode([{"title": "Bees", "text": "They make honey."}])
     np.testing.assert_array_equal(titled, searching.encode(["Bees They make honey."]))
-
-
-def test_hits(searching: Retriever) -> None:
     hits = searching.search(TEXTS[2], k=2)
     assert [type(hit) for hit in hits] == [Hit, Hit] and hits[0].text == TEXTS[2]
-    assert hits[0].score == pytest.approx(1.0, abs=1e-5) and hits[0].score > hits[1].score
     several = searching.search(TEXTS[:2], k=1)
     assert [[hit.id for hit in found] for found in several] == [["0"], ["1"]]
     assert len(searching) == 3 and "3 passages" in repr(searching)
-    scores = searching.encode([TEXTS[2]], side="query") @ searching.encode(TEXTS).T
-    assert hits[1].score == pytest.approx(np.sort(scores[0])[-2], abs=1e-6)
+    scores = searching.encode([TEXTS[2]], side="query") @ many.T
+    assert [h.score for h in hits] == pytest.approx(np.sort(scores[0])[:-3:-1], abs=1e-6)
 
 
 def test_passages_with_ids_from_a_list_or_a_file(folder: Path, tmp_path: Path) -> None:
@@ -111,30 +106,27 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
     assert searching.search([]) == [] and bare.encode(one).shape == (32,)
 
 
-def test_without_a_network_pushing_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[tuple[str | list[str], dict[str, Any]]] = []
+def test_pushing_sends_the_model_or_says_why_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
 
     class Hub:
         def __init__(self, token: str | None):
-            assert token == "secret"
+            sent.append(token)
 
         def create_repo(self, name: str, **settings: object) -> None:
             sent.append((name, settings))
 
         def upload_folder(self, *, folder_path: Path, **settings: object) -> object:
-            sent.append((sorted(p.name for p in folder_path.iterdir()), settings))
+            sent.append({p.name for p in folder_path.iterdir()})
             raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
     with pytest.raises(UserError, match=r"did not take me/bees \(ConnectionError: no route to ho"):
         Retriever.load(folder).push_to_hub("me/bees", private=True, token="secret")
-    assert sent[0] == ("me/bees", {"private": True, "exist_ok": True})
-    files, settings = sent[1]
-    assert {"README.md", "model.safetensors", "modules.json"} <= set(files)
-    assert "artifact.json" in settings["ignore_patterns"]
-    monkeypatch.undo()
-    with pytest.raises(UserError, match="the Hugging Face hub did not take me/bees"):
-        Retriever.load(folder).push_to_hub("me/bees")
+    assert sent[:2] == ["secret", ("me/bees", {"private": True, "exist_ok": True})]
+    assert {"README.md", "model.safetensors", "modules.json"} <= sent[2]
 
 
 def test_importing_the_package_is_light() -> None:

