@@ -13,7 +13,6 @@ import pytest
 from qac_jax import cli, progress
 from qac_jax.errors import Interrupted, UserError, exit_code
 from qac_jax.processes import interruptible
-from qac_jax.training.train import watch
 
 
 class LibraryError(Exception):
@@ -91,16 +90,6 @@ def test_a_signal_that_a_library_swallows_ends_the_next_stage():
             raise AssertionError("the stage began")
     with interruptible(), interruptible():
         pass  # the next command is not concerned
-
-
-def test_one_after_the_last_step_lets_the_stage_end_but_not_the_next_begin() -> None:
-    with interruptible():  # of the command
-        with interruptible(), watch() as signals:  # of the stage
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.number == signal.SIGTERM
-        with pytest.raises(Interrupted) as stopped, interruptible():
-            pass
-    assert stopped.value.signal_number == signal.SIGTERM
 
 
 # Closes files for minutes after the first signal.

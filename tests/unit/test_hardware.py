@@ -51,19 +51,6 @@ def test_the_flag_is_added_once_and_the_users_value_stays() -> None:
         assert flags(None, version) is None and flags("--xla_a=1", version) == "--xla_a=1"
 
 
-def test_several_devices_on_a_cpu_have_threads_to_wait_in() -> None:
-    for given, processors, threads in [
-        ({}, 2, None),
-        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}, 2, None),
-        ({"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=8 --xla_b=1"}, 2, "32"),
-        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, 96, "96"),
-        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PJRT_NPROC": "9"}, 2, "9"),
-    ]:
-        environment = dict(given)
-        hardware.set_threads(environment, processors)
-        assert environment.get("PJRT_NPROC") == threads
-
-
 def test_importing_the_package_sets_both_before_jax_starts() -> None:
     assert hardware.jaxlib_version() == jax.lib.__version__
     code = (

@@ -113,20 +113,12 @@ def word_record(words: int) -> dict[str, Any]:
 
 
 def test_augtriever_documents_are_cropped_and_thinned_by_words() -> None:
-    record, form = word_record(300), Form((CLS,), (SEP,), (SEP,))
-    settings = {"strategies": {"random_crop": 1.0}}
-    recipe = settle("augtriever", form, lengths={"passage": 999, "context": 999}, settings=settings)
-    rng, kept, total = ExampleRng(), 0, 0
-    starts = []
-    for index in range(300):
-        example = recipe.example(record, rng.seek(0, 0, index))
+    kept, total, starts = 0, 0, []
+    for example in examples({"strategies": {"random_crop": 1.0}}, 300)[1]:
         for name, whole in (("passage", False), ("context", True)):
-            found = inside(example[name])
-            words = found // 10
-            numbers = np.unique(words)
-            for number in numbers:  # no word is torn
-                assert (words == number).sum() == 1 + number % 3
-            assert (np.diff(words) >= 0).all()
+            words = inside(example[name]) // 10
+            numbers, pieces = np.unique(words, return_counts=True)
+            assert (pieces == 1 + numbers % 3).all() and (np.diff(words) >= 0).all(), "torn words"
             if whole:
                 assert 12 <= len(numbers) <= 128
                 assert (np.diff(numbers) == 1).all()  # a query is never thinned
@@ -159,6 +151,55 @@ def test_augtriever_strategies_and_fallbacks() -> None:
     assert all((q < 400).all() for q in queries("topic"))
     record["anchor"] = []
     assert all(q.tolist() == [20000, 20001] for q in queries("anchor"))
+
+
+def examples(settings: dict[str, Any], count: int) -> tuple[Any, list[Any]]:
+    limits = {"passage": 999, "context": 999, **settings.pop("lengths", {})}
+    recipe = settle("augtriever", FORM, lengths=limits, settings=settings)
+    rng, source = ExampleRng(), word_record(300)
+    return recipe, [recipe.example(source, rng.seek(0, 0, i)) for i in range(count)]
+
+
+def test_candidates_are_runs_of_whole_words_within_bounds() -> None:
+    settings = {"strategies": {"qext_self": 1.0}, "lengths": {"spans": 64}}
+    recipe, found = examples(settings, 100)
+    assert recipe.kind.needs(recipe.settings) == ("text", "words")
+    counts = set()
+    for example in found:
+        assert example["extract"] == 1 and len(example["spans"]) == 16
+        for span in example["spans"]:
+            words, pieces = np.unique(inside(span) // 10, return_counts=True)
+            counts.add(len(words))
+            assert (np.diff(words) == 1).all() and (pieces == 1 + words % 3).all()
+    assert counts == set(range(4, 17))
+
+
+def test_a_batch_with_and_without_candidates() -> None:
+    settings = {"strategies": {"qext_self": 0.5, "title": 0.5}, "spans": 3, "span_words": [2, 5]}
+    recipe, found = examples(settings, 200)
+    extract = [example["extract"] for example in found]
+    assert 70 < sum(extract) < 130
+    for example in (example for example in found if not example["extract"]):
+        assert inside(example["context"]).tolist() == [20_000, 20_001]
+        assert [span.tolist() for span in example["spans"]] == [[CLS, SEP]] * 3
+    batch = recipe.batch(found[:8])
+    assert {name: (x.shape, x.dtype) for name, x in batch.items()} == recipe.spec(8)
+    assert batch["spans"].shape == (8, 3, 32) and batch["extract"].tolist() == extract[:8]
+
+
+def test_a_share_of_all_examples_is_crops() -> None:
+    for share in (0.0, 0.5, 1.0):
+        _, found = examples({"strategies": {"title": 1.0}, "random_crop_share": share}, 400)
+        crops = np.mean([example["context"][1] < 20_000 for example in found])
+        assert abs(crops - share) < 0.08
+
+
+def test_epochs_take_turns_with_draws_of_spans() -> None:
+    source = {**word_record(300), "qext_plm": [ids(20_000 + i, 1) for i in range(3)]}
+    recipe = settle("augtriever", FORM, settings={"strategies": {"qext_plm": 1.0}})
+    rng = ExampleRng()
+    found = [recipe.example(source, rng.seek(0, epoch, 5))["context"][1] for epoch in range(5)]
+    assert found == [20_000, 20_001, 20_002, 20_000, 20_001]
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 60))

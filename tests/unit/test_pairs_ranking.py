@@ -111,11 +111,3 @@ def test_cross_encoder_pairs() -> None:
     assert set(batch) == {"pair", "pair_length", "pair_types", "label"}
     with pytest.raises(UserError, match="did you mean 'only_second'"):
         settle("cross_encoder", FORM, settings={"truncation": "only_secon"})
-
-
-def test_cross_encoder_groups() -> None:
-    recipe = settle("cross_encoder_group", FORM, settings={"n_passages": 3})
-    batch = recipe.batch([recipe.example(record(1, 5), ExampleRng())])
-    assert batch["pairs"].shape == (1, 3, 160) and batch["pairs_length"].tolist() == [[6, 6, 6]]
-    assert batch["pairs"][0, 0, :6].tolist() == [CLS, 1, 2, SEP, 100, SEP]
-    assert batch["pairs_types"][0, 0, :6].tolist() == [0, 0, 0, 0, 1, 1]
