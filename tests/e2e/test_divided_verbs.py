@@ -1,7 +1,5 @@
 """Every verb that divides its shards among hosts gives what one host gives, byte for byte."""
 
-import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import toy_hosts
 import toy_retrieval
 
 from qac_jax.artifacts import Artifact
-from qac_jax.pipeline.stage import execute
+from qac_jax.pipeline.stage import Stage, execute
 from qac_jax.retrieval import search
 from qac_jax.stages import mine as label_stage
 from qac_jax.stages import mine as mine_stage
@@ -26,79 +24,67 @@ from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.search import Search
 
 
-@dataclasses.dataclass
-class Road:
-    folder: Path
-    data: Path
-
-    def __getitem__(self, name: str) -> str:
-        return str(self.folder / name)
-
-    @property
-    def queries(self) -> str:
-        return str(self.data / "queries.jsonl")
-
-    @property
-    def qrels(self) -> str:
-        return str(self.data / "qrels" / "test.tsv")
+Verb = tuple[type[Stage], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory) -> Road:
+def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("divided")
-    road = Road(folder, toy_retrieval.write_collection(folder / "data", passages=24, queries=6))
-    documents = str(road.data)
+    documents = str(toy_retrieval.write_collection(folder / "data", passages=24, queries=6))
     prepare = Prepare.make(documents=documents, format="beir", cut="none", workers=1)
     execute(prepare, folder / "passages")
-    execute(Bm25(passages=road["passages"]), folder / "bm25")
-    execute(Search(index=road["bm25"], queries=road.queries, k=8), folder / "run")
-    return road
+    execute(Bm25(passages=str(folder / "passages")), folder / "bm25")
+    execute(Search(**places(folder, index="bm25", queries=QUERIES), k=8), folder / "run")
+    return folder
 
 
-def extract(road: Road) -> Callable[..., Any]:
-    given = {"passages": road["passages"], "shard_passages": 5, "keep": 2, "workers": 1}
-    return lambda **host: Extract.make(**given, **host)
+QUERIES, QRELS = "data/queries.jsonl", "data/qrels/test.tsv"
 
 
-def searched(road: Road) -> Callable[..., Any]:
-    return lambda **host: Search.make(index=road["bm25"], queries=road.queries, k=5, **host)
+def places(folder: Path, **names: str) -> dict[str, Any]:
+    return {field: str(folder / name) for field, name in names.items()}
 
 
-def mine(road: Road) -> Callable[..., Any]:
-    given = {"bm25": road["bm25"], "passages": road["passages"], "depth": 8}
-    return lambda **host: Mine.make(**given, queries=road.queries, qrels=road.qrels, **host)
+def extract(road: Path) -> Verb:
+    given = {"shard_passages": 5, "keep": 2, "workers": 1}
+    return Extract, places(road, passages="passages") | given
 
 
-def label(road: Road) -> Callable[..., Any]:
-    given = {"candidates": road["run"], "passages": road["passages"], "depth": 6}
-    return lambda **host: Label.make(**given, queries=road.queries, qrels=road.qrels, **host)
+def searched(road: Path) -> Verb:
+    return Search, places(road, index="bm25", queries=QUERIES) | {"k": 5}
 
 
-def taught(road: Road) -> Callable[..., Any]:
-    teacher = toy_cross_encoder.save_cross_encoder(road.folder / "teacher", labels=2)
-    given = {"candidates": road["run"], "passages": road["passages"], "teacher": str(teacher)}
-    rule = {"depth": 6, "positive": 0.501, "negative": 0.5, "max_length": 32}
-    return lambda **host: Label.make(**given, **rule, queries=road.queries, **host)
+def mine(road: Path) -> Verb:
+    given = places(road, bm25="bm25", passages="passages", queries=QUERIES, qrels=QRELS)
+    return Mine, given | {"depth": 8}
 
 
-def reranked(road: Road) -> Callable[..., Any]:
-    reranker = toy_cross_encoder.save_cross_encoder(road.folder / "reranker")
-    given = {"index": road["bm25"], "reranker": str(reranker), "max_length": 32}
-    return lambda **host: Search.make(
-        **given, queries=road.queries, k=5, passages=road["passages"], **host
-    )
+def label(road: Path) -> Verb:
+    given = places(road, candidates="run", passages="passages", queries=QUERIES, qrels=QRELS)
+    return Label, given | {"depth": 6}
 
 
-def generate(road: Road) -> Callable[..., Any]:
-    t5 = toy_generation.save_generator(road.folder / "t5")
-    given = {"passages": road["passages"], "generator": str(t5), "samples": 1, "max_tokens": 3}
-    return lambda **host: Generate.make(**given, max_input=16, shard_passages=8, **host)
+def taught(road: Path) -> Verb:
+    toy_cross_encoder.save_cross_encoder(road / "teacher", labels=2)
+    given = places(road, candidates="run", passages="passages", queries=QUERIES, teacher="teacher")
+    return Label, given | {"depth": 6, "positive": 0.501, "negative": 0.5, "max_length": 32}
 
 
-def embed(road: Road) -> Callable[..., Any]:
-    encoder = toy_retrieval.save_encoder(road.folder / "encoder")
-    corpus = str(road.data / "corpus.jsonl")
-    return lambda **host: Embed.make(encoder=str(encoder), passages=corpus, shard_rows=7, **host)
+def reranked(road: Path) -> Verb:
+    toy_cross_encoder.save_cross_encoder(road / "reranker")
+    given = places(road, index="bm25", reranker="reranker", queries=QUERIES, passages="passages")
+    return Search, given | {"max_length": 32, "k": 5}
+
+
+def generate(road: Path) -> Verb:
+    toy_generation.save_generator(road / "t5")
+    given = {"samples": 1, "max_tokens": 3, "max_input": 16, "shard_passages": 8}
+    return Generate, places(road, passages="passages", generator="t5") | given
+
+
+def embed(road: Path) -> Verb:
+    toy_retrieval.save_encoder(road / "encoder")
+    return Embed, places(road, encoder="encoder", passages="data/corpus.jsonl") | {"shard_rows": 7}
 
 
 SLOW = [pytest.param(verb, 2, marks=pytest.mark.slow) for verb in (taught, reranked, generate)]
@@ -114,10 +100,12 @@ def test_hosts_are_one(verb, hosts, road, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(label_stage, "_LABELLED", 2)
     monkeypatch.setattr(mine_stage, "_MINED", 2)
     toy_hosts.be_impatient(monkeypatch)
-    stage_of = verb(road)
-    whole = execute(stage_of(), tmp_path / "whole")
+    cls, given = verb(road)
+    whole = execute(cls.make(**given), tmp_path / "whole")
     ends = toy_hosts.execute(
-        lambda number: stage_of(processes=hosts, process=number), tmp_path / "out", range(hosts)
+        lambda number: cls.make(**given, processes=hosts, process=number),
+        tmp_path / "out",
+        range(hosts),
     )
     assert all(isinstance(end, Artifact) for end in ends), ends
     for end in ends:
