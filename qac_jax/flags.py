@@ -16,7 +16,7 @@ from qac_jax.errors import UserError
 _NAMES = {
     "model": "a folder, shipped:NAME, or owner/name[@revision] at the Hugging Face Hub",
     "tokenizer": "a vocabulary that ships, or that of a model (folder or name)",
-    "file": "a file, folder or pattern; for some, ir_datasets:NAME, hf:NAME",
+    "file": "a file, folder or pattern; for documents, hf:NAME too",
 }
 
 

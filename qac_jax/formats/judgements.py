@@ -3,10 +3,10 @@
 Layouts (TREC, BEIR, pairs, ORCAS clicks) differ in their columns, by which each line is read.
 """
 
+import itertools
 import json
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qac_jax import progress
@@ -15,7 +15,6 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Line, expand, find, json_object, parsed, string
 from qac_jax.formats.identities import IdSet
-from qac_jax.formats.registry import JUDGEMENTS
 
 
 # trec_eval counts how often each grade occurs, from 0 to the highest.
@@ -28,15 +27,6 @@ class Judgement(NamedTuple):
     grade: int = 1
 
 
-@dataclass(frozen=True)
-class JudgementFormat:
-    """A data set of judgements that FORMAT:NAME stands for; modules of `readers` list theirs in
-    JUDGEMENT_FORMATS. Judgements in files are read by their columns."""
-
-    read: Callable[[str], Iterator[Judgement]]
-    by_name: bool = True
-
-
 def read_judgements(
     path: str | os.PathLike[str],
     *,
@@ -44,13 +34,16 @@ def read_judgements(
     passages: Container[str] | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Judgement]:
-    """All judgements of a file or a data set. Where the known ids are given (sets, or `IdSet` for
+    """All judgements of a file, folder or pattern. Where the known ids are given (sets, or `IdSet` for
     millions), a judgement of a query without text or of a passage that is nowhere is a bad record.
     The same judgement again is left out and counted; one of another grade is a bad record.
     """
     own, bad = bad is None, BadLines() if bad is None else bad
     known, graded = IdSet(), IdSet()
-    for place, judgement in _parsed(path, bad):
+    found = (
+        parsed(file, bad, _parse) for file in expand(path, (".tsv", ".txt", ".qrels", ".qrel"))
+    )
+    for place, judgement in itertools.chain.from_iterable(found):
         query, passage, given = judgement
         if queries is not None and query not in queries:
             bad.add(f"query {query!r} has no text among the queries", place)
@@ -64,17 +57,6 @@ def read_judgements(
             yield judgement
     if own and (summary := bad.summary()):
         progress.say(f"{path}: {summary}")
-
-
-def _parsed(path: str | os.PathLike[str], bad: BadLines) -> Iterator[tuple[Place, Judgement]]:
-    """Every judgement with its place; lines that are none go to `bad`."""
-    if named := JUDGEMENTS.named(path):
-        format, name = named
-        for number, judgement in enumerate(JUDGEMENTS.get(format).read(name), start=1):
-            yield Place(name, number), judgement
-        return
-    for file in expand(path, (".tsv", ".txt", ".qrels", ".qrel")):
-        yield from parsed(file, bad, _parse)
 
 
 def _parse(line: Line) -> tuple[Place, Judgement] | None:

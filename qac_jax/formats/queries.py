@@ -49,12 +49,10 @@ class QueryFormat:
 
     read: (file, bad) -> the queries of one file.
     recognise: how sure it is that a sample of a file is its own.
-    by_name: whether the file is the name of a data set, which NAME:FILE then stands for.
     """
 
     read: Callable[[str, BadLines], Iterator[Query]]
     recognise: Recognise = never
-    by_name: bool = False
 
 
 def with_score(query: str, share: float) -> str:
@@ -85,19 +83,15 @@ def shares(scores: Sequence[float] | np.ndarray) -> np.ndarray:
 def read_queries(
     path: str | os.PathLike[str], format: str = "auto", *, bad: BadLines | None = None
 ) -> Iterator[Query]:
-    """All queries of a file, folder, pattern or data set.
+    """All queries of a file, folder or pattern.
 
     Queries without text and the same query again are left out and counted; another query of an id
     that was there before is a bad record.
     """
     own, bad = bad is None, BadLines() if bad is None else bad
     known, contents = IdSet(), IdSet()
-    named = QUERIES.named(path)
-    for file in [named[1]] if named else _files(os.fspath(path)):
-        if named:
-            reader = QUERIES.get(named[0])
-        else:
-            reader = QUERIES.get(_format_of(file) if format == "auto" else format)
+    for file in _files(os.fspath(path)):
+        reader = QUERIES.get(_format_of(file) if format == "auto" else format)
         for query in reader.read(file, bad):
             place = query.place or Place(file)
             if not query.id.strip():

@@ -6,7 +6,7 @@
     DOCUMENTS.named("hf:squad")  the format and the name of a data set that is fetched by name
 
 A new format is one new file in `readers` with a table of it: DOCUMENT_FORMATS, QUERY_FORMATS,
-JUDGEMENT_FORMATS, TRAINING_FORMATS, or PAGE_FORMATS for kinds of files that the format `folder`
+TRAINING_FORMATS, or PAGE_FORMATS for kinds of files that the format `folder`
 reads. What else a reader needs, such as a library, it imports when it reads.
 """
 
@@ -27,7 +27,6 @@ from qac_jax.formats.files import open_bytes, plain_name
 
 if TYPE_CHECKING:
     from qac_jax.formats.documents import DocumentFormat
-    from qac_jax.formats.judgements import JudgementFormat
     from qac_jax.formats.queries import QueryFormat
     from qac_jax.formats.readers.folder import PageFormat
     from qac_jax.formats.training import TrainingFormat
@@ -78,7 +77,6 @@ class Registry(Generic[F]):
 
 DOCUMENTS: Registry[DocumentFormat] = Registry("DOCUMENT_FORMATS", "format")
 QUERIES: Registry[QueryFormat] = Registry("QUERY_FORMATS", "query format")
-JUDGEMENTS: Registry[JudgementFormat] = Registry("JUDGEMENT_FORMATS", "format of judgements")
 PAGES: Registry[PageFormat] = Registry("PAGE_FORMATS", "kind of file")
 TRAINING: Registry[TrainingFormat] = Registry("TRAINING_FORMATS", "format of training lines")
 

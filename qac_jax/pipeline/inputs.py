@@ -32,7 +32,7 @@ from qac_jax import artifacts, fields, hashing
 from qac_jax.artifacts import Artifact, stores
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
-from qac_jax.formats.registry import DOCUMENTS, JUDGEMENTS, QUERIES
+from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.hub import names
 
 
@@ -360,4 +360,4 @@ def _listing(path: str) -> list[str]:
 
 def is_named(text: str) -> bool:
     """Whether it is the name of a data set that some format reads."""
-    return any(registry.named(text) for registry in (DOCUMENTS, QUERIES, JUDGEMENTS))
+    return DOCUMENTS.named(text) is not None

@@ -20,7 +20,7 @@ from qac_jax.text import tokenizers
 
 _SAY_WHERE = "say where it is with --data_dir DIR"
 # Data sets by name, and the package that fetches them where it is no dependency of ours.
-_LIBRARIES = {"hf": "datasets", "ir_datasets": "ir_datasets"}
+_LIBRARIES = {"hf": "datasets"}
 
 
 def check_kinds(name: str, stage: Any, made: Mapping[str, str]) -> None:

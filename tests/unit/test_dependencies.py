@@ -14,7 +14,7 @@ PACKAGE = Path(qac_jax.__file__).parent
 ROOT = PACKAGE.parent
 # jaxlib comes with jax, pydantic with FastAPI, markupsafe with jinja2; the others are for users who
 # want them, and a message says how.
-OPTIONAL = {"jaxlib", "markupsafe", "pydantic", "datasets", "ir_datasets"}
+OPTIONAL = {"jaxlib", "markupsafe", "pydantic", "datasets"}
 # Extras for those who work on the package.
 OURS = ("dev", "ci")
 # Functions that import the module that they are given as text.

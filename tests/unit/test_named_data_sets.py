@@ -1,7 +1,6 @@
 """Data sets by name: record ranges make the whole, and what is missing is said in one sentence."""
 
 import sys
-from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +8,9 @@ import pytest
 import toy_hub
 
 from qac_jax import artifacts, cli
-from qac_jax.errors import DataError, UserError
+from qac_jax.errors import UserError
 from qac_jax.formats import documents
-from qac_jax.formats.documents import Passage, Section
-from qac_jax.formats.judgements import read_judgements
-from qac_jax.formats.queries import read_queries
+from qac_jax.formats.documents import Section
 from qac_jax.formats.readers import named
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.hub import names
@@ -25,7 +22,7 @@ from qac_jax.retrieval.corpus import read_passages
 def fresh():
     """Every test opens its data sets anew."""
     yield
-    named._hub_data.cache_clear()
+    named._data.cache_clear()
 
 
 def _whole(format: str, name: str, count: int, **options: Any) -> list[documents.Document]:
@@ -35,10 +32,9 @@ def _whole(format: str, name: str, count: int, **options: Any) -> list[documents
 
 
 def test_a_missing_library_names_the_command(monkeypatch):
-    for format, module in (("hf", "datasets"), ("ir_datasets", "ir_datasets")):
-        monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(UserError, match=f"needs {module}.*`pip install {module}`"):
-            list(documents.read(format, "some/name"))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match="needs datasets.*`pip install datasets`"):
+        list(documents.read("hf", "some/name"))
 
 
 class Table(list[dict[str, Any]]):
@@ -62,62 +58,21 @@ def test_hugging_face(monkeypatch):
     assert _whole("hf", "org/name:config", 7, split="test") == whole
 
 
-def test_ir_datasets(monkeypatch):
-    Text = namedtuple("Text", "doc_id text")
-    Page = namedtuple("Page", "doc_id url title body")
-    collections: dict[str, list[Any]] = {
-        "passages": [Text(str(i), f"text {i}") for i in range(10)],
-        "pages": [Page("D1", "http://u", "T", "body")],
-    }
-
-    def load(name: str) -> Any:
-        rows = collections[name]
-        return SimpleNamespace(docs_count=lambda: len(rows), docs_iter=lambda: rows)
-
-    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
-    whole = list(documents.read("ir_datasets", "passages"))
-    assert [d.passages for d in whole] == [(Passage(str(i), "", f"text {i}"),) for i in range(10)]
-    for count in (1, 3, 20):
-        assert _whole("ir_datasets", "passages", count) == whole
-    (page,) = documents.read("ir_datasets", "pages")
-    assert (page.title, page.sections) == ("T", (Section("", "body"),))
-    assert page.meta == {"url": "http://u"}
-    with pytest.raises(UserError, match="'nothing' cannot be loaded by ir_datasets .KeyError"):
-        list(documents.read("ir_datasets", "nothing"))
-
-
-def _scifact(monkeypatch) -> None:
-    Text = namedtuple("Text", "doc_id title text")
-    Question = namedtuple("Question", "query_id text")
-    Grade = namedtuple("Grade", "query_id doc_id relevance iteration")
-    whole = SimpleNamespace(
-        docs_count=lambda: 3,
-        docs_iter=lambda: [Text(f"d{i}", f"Mill {i}", f"It stood by sea {i}.") for i in range(3)],
-        queries_iter=lambda: iter([Question("q1", "Where did mill 1 stand?")]),
-        qrels_iter=lambda: iter([Grade("q1", "d1", 2, "0"), Grade("q1", "d9", 1, "0")]),
-    )
-    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=lambda name: whole))
-
-
 def test_a_name_says_its_format(monkeypatch, tmp_path):
-    _scifact(monkeypatch)
+    rows = [{"id": f"d{i}", "title": f"Mill {i}", "text": f"By sea {i}."} for i in range(3)]
+    library = SimpleNamespace(load_dataset=lambda *_, **__: Table(rows))
+    monkeypatch.setitem(sys.modules, "datasets", library)
     monkeypatch.chdir(tmp_path)
-    name = "ir_datasets:beir/scifact/test"
-    assert DOCUMENTS.named(name) == ("ir_datasets", "beir/scifact/test")
+    name = "hf:org/mills"
+    assert DOCUMENTS.named(name) == ("hf", "org/mills")
     for other in ("jsonl:x", "hf", "hf:", "gs://bucket/x", "/tmp/x"):
         assert DOCUMENTS.named(other) is None
     (tmp_path / "hf:x").write_text("a file comes first")
     assert DOCUMENTS.named("hf:x") is None
-
     assert cli.main(["prepare", "--documents", name, "--cut", "none", "--out", "p"]) == 0
     made = artifacts.load("p")
     assert (made.count, made.inputs["documents"]) == (3, name)
     assert [r["_id"] for r in read_passages(name)] == ["d0", "d1", "d2"]
-    assert [(q.id, q.text) for q in read_queries(name)] == [("q1", "Where did mill 1 stand?")]
-    assert list(read_judgements(name))[0] == ("q1", "d1", 2)
-    with pytest.raises(DataError, match="passage 'd9' is not in the corpus") as error:
-        list(read_judgements(name, passages={"d1"}))
-    assert (error.value.file, error.value.line) == ("beir/scifact/test", 2)
 
 
 def test_the_commit_of_a_data_set_is_part_of_what_is_made(monkeypatch, tmp_path):

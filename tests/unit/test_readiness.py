@@ -68,7 +68,7 @@ def test_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert sentence in lacks(**given), given
     monkeypatch.setattr(readiness.importlib.util, "find_spec", lambda name: None)
-    assert "needs ir_datasets, which is not installed" in lacks(files="ir_datasets:x")
+    assert "needs datasets, which is not installed" in lacks(files="hf:x")
 
 
 def test_nothing_runs_before_everything_is_there(tmp_path: Path) -> None:
