@@ -34,16 +34,14 @@ def read_judgements(
     passages: Container[str] | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Judgement]:
-    """All judgements of a file, folder or pattern. Where the known ids are given (sets, or `IdSet` for
-    millions), a judgement of a query without text or of a passage that is nowhere is a bad record.
-    The same judgement again is left out and counted; one of another grade is a bad record.
+    """All judgements of a file, folder or pattern. Where the known ids are given (sets, or `IdSet`
+    for millions), a judgement of a query without text or of a passage that is nowhere is a bad
+    record. The same again is left out and counted; one of another grade is a bad record.
     """
     own, bad = bad is None, BadLines() if bad is None else bad
     known, graded = IdSet(), IdSet()
-    found = (
-        parsed(file, bad, _parse) for file in expand(path, (".tsv", ".txt", ".qrels", ".qrel"))
-    )
-    for place, judgement in itertools.chain.from_iterable(found):
+    files = expand(path, (".tsv", ".txt", ".qrels", ".qrel"))
+    for place, judgement in itertools.chain.from_iterable(parsed(f, bad, _parse) for f in files):
         query, passage, given = judgement
         if queries is not None and query not in queries:
             bad.add(f"query {query!r} has no text among the queries", place)
