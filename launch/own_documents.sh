@@ -37,7 +37,8 @@ for seed in ${SEEDS:-0 1 2}; do
         for system in bm25 index_start hybrid_start index_1 hybrid_1 index; do
             [ ! -f "$run/judged/$system.trec" ] || continue
             mkdir -p "$run/judged"
-            qac search --index "$run/$system" --queries "$asked" --k 100 --run "$run/judged/$system.trec"
+            qac search --index "$run/$system" --queries "$asked" --k 100 --out "$run/searched/$system"
+            cp "$run/searched/$system/run.trec" "$run/judged/$system.trec"
         done
     done
     python "$QAC_ROOT/launch/own_documents.py" table "$out" "${collections[@]}"

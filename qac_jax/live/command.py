@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qac_jax import artifacts, progress
-from qac_jax.artifacts import stores
 from qac_jax.errors import UserError, plain
 
 
@@ -121,10 +120,9 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("question", nargs="*", metavar="QUESTION", help="question to answer on screen")
     add("--index", metavar="DIR", required=True, help="index: dense, BM25, hybrid or living")
-    add("--queries", metavar="FILE", help="queries, instead of a question")
-    add("--run", metavar="FILE", help="write the TREC run to this file")
-    add("--out", metavar="DIR", help="or write an artefact to this folder")
-    add("--k", type=int, metavar="N", help="top k passages (default: 10; 1000 for --queries)")
+    add("--queries", metavar="FILE", help="queries, instead of a question, with --out")
+    add("--out", metavar="DIR", help="folder for their TREC run")
+    add("--k", type=int, metavar="N", default=10, help="top k passages (default: 10)")
     encoder = "encoder of the index, if it was moved"
     add("--encoder", "--model", metavar="DIR", default="", help=encoder)
     reranker = "cross-encoder that reranks the top 100"
@@ -138,28 +136,16 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
 def answer(options: argparse.Namespace) -> int:
     """Runs `qac search` without --out; returns the exit code."""
     question = " ".join(options.question)
-    if bool(question) == bool(options.queries) or bool(options.queries) != bool(options.run):
+    if not question or options.queries or options.k < 1:
         raise UserError(
-            'search needs a question ("how do plants grow?"), or --queries FILE with --run FILE '
-            "or --out DIR; give one or the other"
+            'search needs a question ("how do plants grow?") and --k of 1 or more, or --queries '
+            "FILE with --out DIR; give one or the other"
         )
-    if options.reranker and not question:
-        raise UserError(
-            "a reranked run is written as an artefact, which can be resumed; give --out DIR "
-            "instead of --run FILE"
-        )
-    k = (10 if question else 1000) if options.k is None else options.k
-    if k < 1:
-        raise UserError(f"k={k}; expected at least one passage")
     from qac_jax.live import convert
     from qac_jax.retrieval import search
 
     index = convert.opened_index(options.index, options.encoder, options.where, options.hybrid)
-    if not question:
-        with stores.written(options.run) as place:
-            count = search.write_file(place, index, options.queries, k)
-        progress.say(f"search: {count:,} queries in {options.run}")
-        return 0
+    k = options.k
     (hits,) = index.ask([question], max(k, _READ_AGAIN) if options.reranker else k)
     if options.reranker:
         hits = search.reranked_hits(question, hits, options.reranker)[:k]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qac_jax import artifacts, progress
+from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.formats import runs
@@ -55,28 +54,6 @@ def asked(queries: str | os.PathLike[str]) -> dict[str, str]:
     if not texts:
         raise UserError(f"{queries} holds no queries; give a file of them")
     return texts
-
-
-def write_file(path: str, index: Any, queries: str | os.PathLike[str], k: int) -> int:
-    """Writes the run of all queries of a file, whole or not at all; returns their number.
-
-    `index`: of any kind, a living one included.
-    """
-    texts, part = asked(queries), f"{path}.part"
-    try:
-        with (
-            open(part, "w", encoding="utf-8", newline="\n") as file,
-            progress.Bar("search", total=len(texts), unit="queries") as bar,
-        ):
-            for start in range(0, len(texts), TOGETHER):
-                some = dict(itertools.islice(texts.items(), start, start + TOGETHER))
-                runs.write_lines(file, index.run(some, k))
-                bar.advance(len(some))
-        os.replace(part, path)
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
-    return len(texts)
 
 
 def reranked(

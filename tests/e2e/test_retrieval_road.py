@@ -26,8 +26,8 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
          "--out", folder / "vectors"],
         ["index", "--vectors", folder / "vectors", "--out", folder / "index"],
         ["search", "--index", folder / "index", "--queries", data / "queries.jsonl",
-         "--run", folder / "run.trec"],
-        ["evaluate", "--runs", folder / "run.trec", "--qrels", data / "qrels" / "test.tsv",
+         "--out", folder / "run"],
+        ["evaluate", "--runs", folder / "run", "--qrels", data / "qrels" / "test.tsv",
          "--out", folder / "figures"],
     ):  # fmt: skip
         assert cli.main([str(word) for word in words]) == 0
@@ -46,7 +46,7 @@ def test_one_command_gives_the_same_figures(road, tmp_path, capsys):
     assert "ndcg@10" in capsys.readouterr().out
     assert figures(out).per_query == figures(road / "figures").per_query
     run = read_run(out / "runs" / "toys.trec")
-    expected = read_run(road / "run.trec")
+    expected = read_run(road / "run" / "run.trec")
     assert run.keys() == expected.keys()
     assert all(run[query].ids == expected[query].ids for query in run)
     assert not (out / ".scratch").exists()
@@ -94,7 +94,7 @@ def test_a_moved_encoder_is_told(road, tmp_path, capsys):
 
 
 def test_unclear_searches_are_told(road, capsys):
-    for words in ([], ["--queries", "q.jsonl"], ["a question", "--run", "x"]):
+    for words in ([], ["--queries", "q.jsonl"], ["a question", "--k", "0"]):
         assert cli.main(["search", "--index", str(road / "index"), *words]) == 2
         assert "give one or the other" in capsys.readouterr().err
 

@@ -351,23 +351,18 @@ def test_filters_that_are_refused(filtered: LiveIndex) -> None:
 
 
 def test_files_of_queries(tmp_path: Path, capsys: Any) -> None:
-    words = [
-        "a copper lamp",
-        "the lamp burns",
-        "stones of the river",
-        "a violin",
-        "copper and lamp",
-    ]
-    texts = [{"_id": f"p{n}", "text": w, "year": 2007 + min(n, 3)} for n, w in enumerate(words)]
+    said = "a copper lamp, the lamp burns, stones of the river, a violin, copper and lamp".split(
+        ", "
+    )
+    texts = [{"_id": f"p{n}", "text": t, "year": 2007 + min(n, 3)} for n, t in enumerate(said)]
     live = toy.live(tmp_path / "index", texts)
     live.delete(["p1"])
     queries = str(tmp_path / "queries.jsonl")
     lines = ({"_id": n, "text": t} for n, t in (("q1", "copper lamp"), ("q2", "violin")))
     Path(queries).write_text("".join(json.dumps(line) + "\n" for line in lines))
     words = ["search", "--index", str(live.folder), "--queries", queries, "--hybrid", "1"]
-    assert cli.main([*words, "--run", str(tmp_path / "own.trec")]) == 0
-    run = read_run(tmp_path / "own.trec")
-    assert set(run["q1"].ids) == {"p4", "p0"}
+    assert cli.main([*words, "--out", str(tmp_path / "own")]) == 0
+    assert set(read_run(tmp_path / "own" / "run.trec")["q1"].ids) == {"p4", "p0"}
     where = ["--where", json.dumps({"year": 2010}), "--k", "2"]
     assert cli.main([*words, *where, "--out", str(tmp_path / "out")]) == 0
     made = artifacts.load(tmp_path / "out", "run")
