@@ -75,7 +75,6 @@ class Prepare(Stage):
 
     def check(self) -> None:
         super().check()
-        self.cutting.check()
         python = self.format == PYTHON_DOCS
         if python and not self.packages:
             raise UserError("format python_docs reads packages; pass --packages numpy,scipy,stdlib")
@@ -186,7 +185,7 @@ class Prepare(Stage):
         for of_shard in facts:
             bad.merge(of_shard)
         write_offsets(out, "passages", len(facts))
-        for name in ("documents", "without_passages", "too_short"):
+        for name in ("documents", "without_passages"):
             out.info[name] = sum(of_shard[name] for of_shard in facts)
         out.info["skipped"] = len(bad)
         if self.cutting.cut != "none":
@@ -199,14 +198,11 @@ class Prepare(Stage):
             progress.say(f"prepare: sentences by {splitter}")
         out.info.update(bad.counts())
         bad.report(out, "prepare")
-        fewest = self.cutting.min_tokens
         if count := out.info["without_passages"]:
             progress.say(f"prepare: {count:,} documents have no text and give no passage")
-        if count := out.info["too_short"]:
-            progress.say(f"prepare: {count:,} passages of fewer than {fewest} tokens left out")
         if out.count == 0:
             raise DataError(
                 f"it gives no passages ({out.info['documents']} documents were read); check "
-                "--documents, --format and --min_tokens",
+                "--documents and --format",
                 file=self._path(),
             )

@@ -7,25 +7,23 @@ short) comes from (seed, document id) alone, so neither shards nor processes cha
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import random
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from qac_jax import progress
-from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document, Shard, id_rows, read_shard
 from qac_jax.formats.records import Record, write_lines
 from qac_jax.text import sentences, spans, tokenizers
-from qac_jax.text.sentences import Span, Splitter
+from qac_jax.text.sentences import Span
 from qac_jax.text.tokenizers import Tokenizer
 
 
@@ -38,25 +36,19 @@ _SMALL_WINDOW, _WINDOW = 8, 64
 
 
 class Cutter:
-    """Cuts documents; counts what it leaves out.
-
-    The splitter may be a function that loads it on first use: collections that come as passages
-    need none, and NLTK is slow to load.
-    """
+    """Cuts documents; the splitter, by its name, is loaded on first use: collections that come as
+    passages need none, and NLTK is slow to load."""
 
     def __init__(
         self,
         cutting: Cutting,
         tokenizer: Tokenizer | None = None,
-        splitter: Splitter | Callable[[], Splitter] | None = None,
+        splitter: str = "auto",
         *,
         seed: int = 0,
     ):
-        self.cutting, self.seed = cutting, seed
-        self.tokenizer = tokenizer
-        self._splitter = splitter
-        self.sentences_by = ""  # the splitter's name, once it was used
-        self.too_short = 0
+        self.cutting, self.tokenizer, self.splitter, self.seed = cutting, tokenizer, splitter, seed
+        self.sentences_by = ""  # the splitter's own name, once it was used
 
     def records(self, document: Document) -> Iterator[Record]:
         """The passages of a document, with its identity and what it says about itself."""
@@ -90,12 +82,12 @@ class Cutter:
         """The passages of each text; `key` (the document's id) decides all that is random."""
         if self.cutting.cut == "none":
             return [[text] if text.strip() else [] for text in texts]
-        assert self.tokenizer is not None, "cutting into sentences or lines needs a tokenizer"
         units = [self._units(text) for text in texts]
-        counts = self.tokenizer.count(
+        counts = self._counts(
             [text[a:b] for text, places in zip(texts, units, strict=True) for a, b in places]
         )
-        rng = random.Random(_seed(self.seed, key))
+        digest = hashlib.blake2b(f"{self.seed}\n{key}".encode(), digest_size=16).digest()
+        rng = random.Random(int.from_bytes(digest, "little"))
         cut, start = [], 0
         for text, places in zip(texts, units, strict=True):
             stop = start + len(places)
@@ -103,63 +95,41 @@ class Cutter:
             start = stop
         return cut
 
+    def _counts(self, texts: Sequence[str]) -> list[int]:
+        assert self.tokenizer is not None, "cutting into sentences or lines needs a tokenizer"
+        return self.tokenizer.count(texts)
+
     def _units(self, text: str) -> list[Span]:
         if self.cutting.cut == "lines":
             return sentences.lines(text)
-        assert self._splitter is not None, "cutting into sentences needs a splitter"
-        if not isinstance(self._splitter, Splitter):
-            self._splitter = self._splitter()
-        self.sentences_by = self._splitter.name
-        return self._splitter.spans(text)
+        splitter = sentences.load(self.splitter)
+        self.sentences_by = splitter.name
+        return splitter.spans(text)
 
     def _passages(
         self, text: str, units: list[Span], counts: list[int], rng: random.Random
     ) -> list[str]:
-        limit, least = self.cutting.max_tokens, self.cutting.min_tokens
-        probability = self.cutting.short_span_probability
-        targets = spans.target_lengths(limit, probability, rng, shortest=max(2, least))
+        limit, probability = self.cutting.max_tokens, self.cutting.short_span_probability
+        targets = spans.target_lengths(limit, probability, rng)
         if self.cutting.overshoot:
             groups = spans.spans_overshooting(counts, targets)
-        else:
-            units, counts = self._divided(text, units, counts)
-            groups = spans.spans_within(counts, targets)
-        if least:
-            groups = spans.joined(groups, counts, least, limit)
-        places = [
-            place
-            for place, group in zip(_slices(text, units, groups), groups, strict=True)
-            if sum(counts[u] for u in group) >= least
-        ]
-        self.too_short += len(groups) - len(places)
-        return self._within(text, places)
-
-    def _divided(
-        self, text: str, units: list[Span], counts: list[int]
-    ) -> tuple[list[Span], list[int]]:
-        """Sentences that are longer than a passage, in pieces that are not."""
-        limit = self.cutting.max_tokens
-        if all(count <= limit for count in counts):
-            return units, counts
+            return [text[a:b] for a, b in _slices(text, units, groups)]
+        if any(count > limit for count in counts):
+            units = self._divided(text, units, counts)
+            counts = self._counts([text[a:b] for a, b in units])
+        places = _slices(text, units, spans.spans_within(counts, targets))
         assert self.tokenizer is not None
-        found: list[Span] = []
-        for unit, count in zip(units, counts, strict=True):
-            found.extend([unit] if count <= limit else _pieces(self.tokenizer, text, unit, limit))
-        return found, self.tokenizer.count([text[a:b] for a, b in found])
-
-    def _within(self, text: str, places: list[Span]) -> list[str]:
-        """The passages; where lengths do not add up (some vocabularies), measured once more."""
-        assert self.tokenizer is not None
-        if not self.cutting.overshoot and not self.tokenizer.splits_at_spaces:
-            measured = self.tokenizer.count([text[a:b] for a, b in places])
-            limit = self.cutting.max_tokens
-            places = [
-                piece
-                for place, count in zip(places, measured, strict=True)
-                for piece in (
-                    [place] if count <= limit else _pieces(self.tokenizer, text, place, limit)
-                )
-            ]
+        if not self.tokenizer.splits_at_spaces:  # lengths do not add up, so they are measured again
+            places = self._divided(text, places, self._counts([text[a:b] for a, b in places]))
         return [text[a:b] for a, b in places]
+
+    def _divided(self, text: str, places: list[Span], counts: list[int]) -> list[Span]:
+        """Stretches that are longer than a passage, in pieces that are not."""
+        assert self.tokenizer is not None
+        limit, found = self.cutting.max_tokens, list[Span]()
+        for place, count in zip(places, counts, strict=True):
+            found.extend([place] if count <= limit else _pieces(self.tokenizer, text, place, limit))
+        return found
 
 
 def _slices(text: str, units: list[Span], groups: list[list[int]]) -> list[Span]:
@@ -234,11 +204,6 @@ def _further(meta: dict[str, Any], local: dict[str, Sequence[Any]], text: str) -
     return found
 
 
-def _seed(seed: int, key: str) -> int:
-    digest = hashlib.blake2b(f"{seed}\n{key}".encode(), digest_size=16).digest()
-    return int.from_bytes(digest, "little")
-
-
 CUTS = ("auto", "sentences", "lines", "none")
 
 
@@ -252,30 +217,17 @@ class Cutting:
         "stay whole",
         choices=CUTS,
     )
-    max_tokens: int = option(144, "maximum passage length in tokens, without special tokens")
+    max_tokens: int = option(
+        144, "maximum passage length in tokens, without special tokens", at_least=8
+    )
     overshoot: bool = option(
         False,
         "end a passage after the sentence that exceeds --max_tokens (QAC's released code), "
         "instead of before it",
     )
-    short_span_probability: float = option(0.15, "share of passages with a random shorter length")
-    min_tokens: int = option(
-        0, "merge shorter passages with a neighbour; drop those that stay shorter"
+    short_span_probability: float = option(
+        0.15, "share of passages with a random shorter length", at_least=0, at_most=1
     )
-
-    def check(self) -> None:
-        """Refuses sizes that leave no room for a passage."""
-        if self.max_tokens < 8:
-            raise UserError(f"max_tokens={self.max_tokens} is too small; expected at least 8")
-        if not 0 <= self.short_span_probability <= 1:
-            raise UserError(
-                f"short_span_probability={self.short_span_probability} is not a probability; "
-                f"expected 0 to 1"
-            )
-        if not 0 <= self.min_tokens <= self.max_tokens:
-            raise UserError(
-                f"min_tokens={self.min_tokens} is not between 0 and max_tokens={self.max_tokens}"
-            )
 
 
 @dataclass(frozen=True)
@@ -309,7 +261,6 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
             facts["without_passages"] += not cut
 
     facts.update(write_lines(job.target, records()))
-    facts["too_short"] = cutter.too_short
     facts["sentences_by"] = cutter.sentences_by
     facts.update(bad.facts())
     if not job.drop:
@@ -321,10 +272,8 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
 
 def cutter_of(cutting: Cutting, seed: int, tokenizer: str, splitter: str) -> Cutter:
     """A cutter with what its way of cutting needs, and no more."""
-    if cutting.cut == "none":
-        return Cutter(cutting, seed=seed)
-    ends = functools.partial(sentences.load, splitter)
-    return Cutter(cutting, tokenizers.load(tokenizer), ends, seed=seed)
+    read = None if cutting.cut == "none" else tokenizers.load(tokenizer)
+    return Cutter(cutting, read, splitter, seed=seed)
 
 
 def texts(shards: Iterable[Shard], bad: BadLines) -> Iterator[str]:

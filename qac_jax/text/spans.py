@@ -19,13 +19,11 @@ from collections.abc import Iterator, Sequence
 SPLITTERS = ("auto", "punkt_tab", "shipped")
 
 
-def target_lengths(
-    limit: int, short_probability: float, rng: random.Random, shortest: int = 2
-) -> Iterator[int]:
-    """Target lengths without end: `limit`, or now and then uniform in [shortest, limit]."""
+def target_lengths(limit: int, short_probability: float, rng: random.Random) -> Iterator[int]:
+    """Target lengths without end: `limit`, or now and then uniform in [2, limit]."""
     while True:
         if short_probability > 0 and rng.random() < short_probability:
-            yield rng.randint(min(shortest, limit), limit)
+            yield rng.randint(min(2, limit), limit)
         else:
             yield limit
 
@@ -108,31 +106,3 @@ def overlap(
         added.append(sentence)
         left -= counts[sentence]
     return [*reversed(added), *shared] if last else [*shared, *added]
-
-
-def joined(
-    spans: Sequence[Sequence[int]], counts: Sequence[int], least: int, limit: int
-) -> list[list[int]]:
-    """Spans of fewer than `least` tokens joined to a neighbour, or filled up from the one before.
-
-    No span grows over `limit` by it; what finds no room stays as it is.
-    """
-
-    def size(span: Sequence[int]) -> int:
-        return sum(counts[sentence] for sentence in span)
-
-    result: list[list[int]] = []
-    for span in map(list, spans):
-        small = size(span) < least or (result and size(result[-1]) < least)
-        if result and small and size(result[-1]) + size(span) <= limit:
-            result[-1].extend(span)
-            continue
-        if result and size(span) < least:
-            before = result[-1]
-            while size(span) < least and len(before) > 1:
-                last = before[-1]
-                if size(before) - counts[last] < least or size(span) + counts[last] > limit:
-                    break
-                span.insert(0, before.pop())
-        result.append(span)
-    return result

@@ -135,16 +135,6 @@ def test_a_vocabulary_learned_on_the_way(corpus, tmp_path):
     assert records(again) == records(made)
 
 
-def test_minimum_size_is_told(tmp_path, capsys):
-    path = tmp_path / "c.jsonl"
-    lines = [{"_id": "a", "text": "Too short."}, {"_id": "b", "text": sentence(8)}]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = prepare(tmp_path / "A", "--documents", path, "--min_tokens", 8, "--workers", 1)
-    assert [r["doc"] for r in records(made)] == ["b"]
-    assert made.info["too_short"] == 1
-    assert "1 passages of fewer than 8 tokens left out" in capsys.readouterr().err
-
-
 def test_mistakes_are_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.jsonl").write_text('{"_id": "a", "text": "The mill stopped."}\n')
@@ -152,8 +142,7 @@ def test_mistakes_are_one_sentence(tmp_path, capsys, monkeypatch):
         "--format python_docs": "pass --packages",
         "--format bier --documents .": "'beir'",
         "--format python_docs --packages json --documents .": "--documents is for files",
-        "--documents . --max_tokens 3": "max_tokens=3 is too small",
-        "--documents . --min_tokens 200": "min_tokens=200 is not between",
+        "--documents . --max_tokens 3": "max_tokens = 3; expected at least 8",
         "--documents . --options x": "not of the form name=value",
         "--documents nowhere.jsonl": "nowhere.jsonl does not exist",
     }.items():
