@@ -68,9 +68,10 @@ def claim_cell(run: Run, p: Cell) -> None:
     if p.pretraining:
         encoder = _pretrained(run, p, passages, encoder, contexts)
     schedule = {"epochs": 0.0, "steps": p.finetuning_steps, "batch_size": 32}
-    how = Finetuning(p.n_passages, p.seed, [SMALL], {RATE: 1e-3}, schedule)
     # Each query is seen only a few times, and there are some thousand passages.
-    two_rounds(run, task, encoder, how, p.negatives_2, mining={"keep": 8, "depth": 30})
+    negatives: dict[str, Any] = {"negatives_2": p.negatives_2, "mining": {"keep": 8, "depth": 30}}
+    how = Finetuning(p.n_passages, p.seed, [SMALL], {RATE: 1e-3}, schedule, **negatives)
+    two_rounds(run, task, encoder, how)
     # The encoder's own vectors, of texts as pre-training read them.
     read = {"title": "none", "max_length": task.passage_length}
     task.searched(run, "{}_0", encoder, pooling="mean", normalize="yes", **read)

@@ -116,18 +116,18 @@ def demo(run: Run, p: Demo) -> None:
         },
     )
     schedule = {"epochs": 0.0, "steps": p.fine_steps, "batch_size": 16, "log_every": 10}
-    how = Finetuning(p.n_passages, p.seed, bind=MEANS, schedule=schedule)
     # The index that users search afterwards: ScaNN, tuned to this recall.
     last = {"method": "scann", "target_recall": 0.99}
-    finetuning.two_rounds(run, task, encoder, how, p.negatives_2, last=last)
+    how = Finetuning(p.n_passages, p.seed, (), MEANS, schedule, p.negatives_2, last=last)
+    finetuning.two_rounds(run, task, encoder, how)
     words = run(Bm25, "bm25_expanded", passages=passages, expand=queries)
     task.search(run, "run_expanded", words)
     task.searched(run, "{}_start", p.start)
     of_encoder = {"pooling": "mean", "normalize": "yes", "max_length": p.passage_length}
     task.searched(run, "{}_encoder", encoder, title="separate", **of_encoder)
     # The same without query-as-context pre-training.
-    plain, rest = ("plain", "plain_"), (how, p.negatives_2, "stage:triples_1")
-    finetuning.retrievers(run, task, p.start, *rest, named=plain, last=EXACT)
+    how = dataclasses.replace(how, last=EXACT)
+    finetuning.retrievers(run, task, p.start, how, "stage:triples_1", ("plain", "plain_"))
     runs = ("bm25", "expanded", "start", "encoder")
     names = [f"run_{n}" for n in runs] + ["plain_run_1", "plain_run_2", "run_1", "run_2"]
     found = [f"stage:{name}" for name in names]

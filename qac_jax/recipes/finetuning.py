@@ -84,6 +84,10 @@ class Finetuning:
     files: Sequence[str] = ()  # gin files after objectives/finetune.gin, such as a model's
     bind: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schedule: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"epochs": 3.0})
+    negatives_2: str = "mined+bm25"
+    mining: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    index: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # how both are searched
+    last: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # how the second one is
 
     def train(self, run: Run, name: str, task: Task, examples: Ref, init: Ref, **more: Any) -> Ref:
         """Trains one retriever on triples."""
@@ -123,31 +127,17 @@ def searched(
 
 
 def two_rounds(
-    run: Run,
-    task: Task,
-    encoder: Ref,
-    how: Finetuning,
-    negatives_2: str,
-    *,
-    negatives_1: Ref = "",
-    mining: Mapping[str, Any] | None = None,
-    bm25: Mapping[str, Any] | None = None,
-    index: Mapping[str, Any] | None = None,
-    last: Mapping[str, Any] | None = None,
+    run: Run, task: Task, encoder: Ref, how: Finetuning, negatives_1: Ref = "", **bm25: Any
 ) -> tuple[Ref, Ref]:
     """Trains two retrievers and searches with both; returns their indexes.
 
     retriever_1 learns from in-batch negatives and `negatives_1` (none given: BM25's), retriever_2
     from those that retriever_1 mines, and BM25's. Both start from the encoder.
     """
-    words = run(Bm25, "bm25", passages=task.passages, **(bm25 or {}))
-    task.search(run, "run_bm25", words)
+    task.search(run, "run_bm25", run(Bm25, "bm25", passages=task.passages, **bm25))
     if not negatives_1:
-        negatives_1 = mined(run, "negatives_1", task, "bm25", mining)
-    triples = tokenized(run, "triples_1", task, negatives_1)
-    return retrievers(
-        run, task, encoder, how, negatives_2, triples, mining=mining, index=index, last=last
-    )
+        negatives_1 = _mined(run, "negatives_1", task, how, "bm25")
+    return retrievers(run, task, encoder, how, _tokenized(run, "triples_1", task, negatives_1))
 
 
 def retrievers(
@@ -155,36 +145,27 @@ def retrievers(
     task: Task,
     encoder: Ref,
     how: Finetuning,
-    negatives_2: str,
     triples: Ref,
-    *,
     named: tuple[str, str] = ("retriever", ""),
-    mining: Mapping[str, Any] | None = None,
-    index: Mapping[str, Any] | None = None,
-    last: Mapping[str, Any] | None = None,
 ) -> tuple[Ref, Ref]:
-    """Retrievers 1 and 2; `index` is how both are searched, `last` how the second is.
-
-    `named`: what the retrievers are called, and what stands before the names of other stages.
-    """
+    """Retrievers 1 and 2; `named`: what they are called, and what stands before the names of other
+    stages."""
     retriever, before = named
     first = how.train(run, f"{retriever}_1", task, triples, encoder)
-    first = task.searched(run, f"{before}{{}}_1", first, index=index)
-    negatives = mined(run, f"{before}negatives_2", task, negatives_2, mining, index=first)
-    triples = tokenized(run, f"{before}triples_2", task, negatives)
+    first = task.searched(run, f"{before}{{}}_1", first, index=how.index)
+    mined = _mined(run, f"{before}negatives_2", task, how, how.negatives_2, index=first)
+    triples = _tokenized(run, f"{before}triples_2", task, mined)
     second = how.train(run, f"{retriever}_2", task, triples, encoder)
-    return first, task.searched(run, f"{before}{{}}_2", second, index=last or index)
+    return first, task.searched(run, f"{before}{{}}_2", second, index=how.last or how.index)
 
 
-def mined(
-    run: Run, name: str, task: Task, kind: str, how: Mapping[str, Any] | None, **index: Ref
-) -> Ref:
+def _mined(run: Run, name: str, task: Task, how: Finetuning, kind: str, **index: Ref) -> Ref:
     """Negatives of the training questions: 128 of the first 200, as in the released data."""
-    how = {"depth": 200, "keep": 128, **(how or {})}
-    return run(Mine, name, **task.trained, bm25="stage:bm25", negatives=kind, **index, **how)
+    given = {**task.trained, **index, "depth": 200, "keep": 128, **how.mining}
+    return run(Mine, name, bm25="stage:bm25", negatives=kind, **given)
 
 
-def tokenized(run: Run, name: str, task: Task, negatives: Ref) -> Ref:
+def _tokenized(run: Run, name: str, task: Task, negatives: Ref) -> Ref:
     """Training questions with their positives and negatives."""
     words = {"tokenizer": task.vocabulary}
     return run(Tokenize, name, task="triples", **task.trained, negatives=negatives, **words)
@@ -196,7 +177,7 @@ MARCO_TRAIN = {"queries": "data:marco/train.query.txt", "qrels": "data:marco/qre
 MARCO_TEST = {"queries": "data:marco/dev.query.txt", "qrels": "data:marco/qrels.dev.tsv"}
 # Anserini's values for these passages, tuned on MS MARCO's judgements. The official collection,
 # which it and docT5query index, has no titles.
-MARCO_BM25 = {"k1": 0.82, "b": 0.68, "titles": False}
+MARCO_BM25: Mapping[str, Any] = {"k1": 0.82, "b": 0.68, "titles": False}
 
 
 def msmarco_passages(run: Run) -> Ref:
@@ -204,20 +185,12 @@ def msmarco_passages(run: Run) -> Ref:
     return run(Prepare, "passages", format="msmarco_passages", documents="data:marco", cut="none")
 
 
-def judged_on_msmarco(run: Run, runs: Sequence[str]) -> Ref:
-    """Metrics on dev of the runs with these names."""
-    return run(
-        Evaluate,
-        "metrics",
-        runs=[f"stage:{name}" for name in runs],
-        qrels=MARCO_TEST["qrels"],
-        protocol="msmarco",
-        measures=MEASURES,
-    )
-
-
-def trec_dl(run: Run, indexes: Mapping[str, Ref]) -> None:
-    """The same retrievers on TREC DL 2019 and 2020; names of runs on dev -> their indexes."""
+def judged_on_msmarco(run: Run, indexes: Mapping[str, Ref], *others: str) -> None:
+    """Metrics on dev of the runs with these names, and on TREC DL 2019 and 2020 of those with these
+    indexes."""
+    names = [f"stage:{name}" for name in (*others, *indexes)]
+    dev = {"qrels": MARCO_TEST["qrels"], "protocol": "msmarco"}
+    run(Evaluate, "metrics", runs=names, **dev, measures=MEASURES)
     for year in ("2019", "2020"):
         short = f"dl{year[2:]}"
         queries = f"data:trec_dl/msmarco-test{year}-queries.tsv"
@@ -230,10 +203,10 @@ def trec_dl(run: Run, indexes: Mapping[str, Ref]) -> None:
 
 
 def on_msmarco(
-    run: Run, encoder: Ref, vocabulary: Ref, how: Finetuning, negatives_2: str
-) -> tuple[Task, Ref, Ref]:
+    run: Run, encoder: Ref, vocabulary: Ref, how: Finetuning
+) -> tuple[Task, dict[str, Ref]]:
     """Both retrievers on MS MARCO's passages with RocketQA's titles; other copies have none, so
-    that figures differ.
+    that figures differ. Returns the task, and the indexes by the names of runs.
 
     The data folder holds marco/ (RocketQA's marco.tar.gz: para.txt, para.title.txt,
     train.query.txt, dev.query.txt, qrels.train.tsv, qrels.dev.tsv; and
@@ -244,16 +217,14 @@ def on_msmarco(
     No approximate search: differences between the papers' systems are tenths of a point.
     """
     task = Task("stage:passages", MARCO_TRAIN, MARCO_TEST, vocabulary)
+    how = dataclasses.replace(how, index=EXACT)
     negatives = "data:marco/qidpidtriples.train.full.2.tsv.gz"
-    indexes = two_rounds(
-        run, task, encoder, how, negatives_2, negatives_1=negatives, bm25=MARCO_BM25, index=EXACT
-    )
-    return task, *indexes
+    first, second = two_rounds(run, task, encoder, how, negatives, **MARCO_BM25)
+    return task, {"run_1": first, "run_2": second}
 
 
 def finetuned_on_msmarco(run: Run, encoder: Ref, vocabulary: Ref, by: Finetuned) -> None:
     """Both retrievers and their metrics on dev and on TREC DL."""
-    how = Finetuning(by.n_passages, by.seed)
-    _, first, second = on_msmarco(run, encoder, vocabulary, how, by.negatives_2)
-    judged_on_msmarco(run, ["run_bm25", "run_1", "run_2"])
-    trec_dl(run, {"run_1": first, "run_2": second})
+    how = Finetuning(by.n_passages, by.seed, negatives_2=by.negatives_2)
+    _, indexes = on_msmarco(run, encoder, vocabulary, how)
+    judged_on_msmarco(run, indexes, "run_bm25")

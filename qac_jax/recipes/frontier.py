@@ -88,12 +88,10 @@ def frontier(run: Run, p: Frontier) -> None:
         bind={**_LIKE_FINETUNING, RATE: 2e-5, **first},
     )
     schedule = {"steps": 23500, "microbatch": 32}  # 3 epochs of 503,000 queries
-    how = Finetuning(p.n_passages, p.seed, schedule=schedule)
-    task, *indexes = finetuning.on_msmarco(run, start, p.bert, how, p.negatives_2)
-    indexes.append(_distilled(run, p, task, start))
-    names = ("run_1", "run_2", "run_3")
-    finetuning.judged_on_msmarco(run, ["run_bm25", *names])
-    finetuning.trec_dl(run, dict(zip(names, indexes, strict=True)))
+    how = Finetuning(p.n_passages, p.seed, schedule=schedule, negatives_2=p.negatives_2)
+    task, indexes = finetuning.on_msmarco(run, start, p.bert, how)
+    indexes["run_3"] = _distilled(run, p, task, start)
+    finetuning.judged_on_msmarco(run, indexes, "run_bm25")
 
 
 def _distilled(run: Run, p: Frontier, task: Task, init: Ref) -> Ref:

@@ -255,8 +255,7 @@ def msmarco_doct5query(
     }
     for name, index in indexes.items():
         run(Search, name, index=index, queries=finetuning.MARCO_TEST["queries"])
-    finetuning.judged_on_msmarco(run, list(indexes))
-    finetuning.trec_dl(run, indexes)
+    finetuning.judged_on_msmarco(run, indexes)
 
 
 @dataclasses.dataclass(frozen=True)
