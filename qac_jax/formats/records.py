@@ -12,9 +12,8 @@ import itertools
 import json
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast, overload
+from typing import IO, Any, overload
 
 import numpy as np
 
@@ -104,7 +103,7 @@ class Records(Sequence[Record]):
         self._open()
 
     def _open(self) -> None:
-        self._files = _Files(self._paths)
+        self._opened: dict[int, IO[bytes]] = {}  # shards, at the first record that is asked for
         sizes = [os.path.getsize(path) for path in self._paths]
         self._starts = list(itertools.accumulate(sizes, initial=0))
         # As a plain array: one of numpy's memmap class takes microseconds for every element.
@@ -143,8 +142,14 @@ class Records(Sequence[Record]):
             raise IndexError(f"record {item} of {len(self)}")
         begin, end = int(self._offsets[index]), int(self._offsets[index + 1])
         shard = bisect.bisect_right(self._starts, begin) - 1
-        line = self._files.read(shard, begin - self._starts[shard], end - begin)
+        file = self._opened.get(shard)
+        file = file or self._opened.setdefault(shard, open(self._paths[shard], "rb"))
+        line = os.pread(file.fileno(), end - begin, begin - self._starts[shard])
         return self._parse(line, index)
+
+    def __del__(self) -> None:
+        for file in self.__dict__.get("_opened", {}).values():
+            file.close()
 
     def __iter__(self) -> Iterator[Record]:
         return self.range(0, len(self))
@@ -164,13 +169,8 @@ class Records(Sequence[Record]):
         """Where these ids are (None: nowhere). The first call reads all ids: 16 bytes each."""
         if self._index is None:
             self._index = IdIndex(self.ids())
-        return [self._position(i) for i in ids]
-
-    def _position(self, wanted: str) -> int | None:
-        for candidate in cast(IdIndex, self._index).candidates(wanted):
-            if self[candidate]["_id"] == wanted:
-                return candidate
-        return None
+        index = self._index
+        return [next((at for at in index.candidates(i) if self[at]["_id"] == i), None) for i in ids]
 
     def _lines(self, start: int) -> Iterator[bytes]:
         if start >= len(self):
@@ -193,27 +193,6 @@ class Records(Sequence[Record]):
                 file=self._paths[shard],
                 line=index - first + 1,
             ) from error
-
-
-class _Files:
-    """Files read at given places, opened when first needed and closed with their owner."""
-
-    def __init__(self, paths: Sequence[str]):
-        self._paths = paths
-        self._open: dict[int, int] = {}
-        self._lock = threading.Lock()
-
-    def read(self, number: int, start: int, size: int) -> bytes:
-        with self._lock:
-            if number not in self._open:
-                self._open[number] = os.open(self._paths[number], os.O_RDONLY)
-        return os.pread(self._open[number], size, start)
-
-    def __del__(self) -> None:
-        if os is None:  # Python is ending: modules go before objects, and it closes files itself
-            return
-        for descriptor in self._open.values():
-            os.close(descriptor)
 
 
 def _line_ends(path: str) -> Iterator[np.ndarray]:

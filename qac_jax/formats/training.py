@@ -206,30 +206,28 @@ def read_hard_negatives(
     """
     bad = BadLines() if bad is None else bad
 
-    def scored(item: Any) -> tuple[str, float]:
-        if not isinstance(item, dict):
-            raise BadRecord(f"passage {item!r} has no cross-encoder score, which the margin needs")
-        passage, score = string(item, "pid", what="passage id"), item.get("ce-score")
-        if not isinstance(score, int | float):
-            raise BadRecord(f"the score of passage {passage!r} is not a number")
-        return passage, score
+    def scored(items: Any) -> dict[str, float]:
+        return {string(item, "pid", what="id"): float(item["ce-score"]) for item in items or ()}
 
     def parse(line: Line) -> Negatives | None:
         record = json_object(line.text)
         query = string(record, "qid", "query_id", what="query id")
-        systems = record.get("neg") or {}
-        if not isinstance(systems, dict):
-            raise BadRecord("'neg' is not an object {system: [passages]}")
-        positives = [scored(item) for item in record.get("pos") or []]
-        highest = min((score for _, score in positives), default=0.0) - MARGIN
+        try:
+            positives = scored(record.get("pos"))
+            systems = [scored(items) for items in (record.get("neg") or {}).values()]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadRecord(
+                f"not passages of a pid and a ce-score, which the margin needs: {error!r}"
+            ) from None
+        highest = min(positives.values(), default=0.0) - MARGIN
         negatives: list[str] = []
-        for items in systems.values():
-            fitting = [passage for passage, score in map(scored, items) if score <= highest]
-            negatives += [passage for passage in fitting if passage not in negatives][:PER_SYSTEM]
+        for scores in systems:
+            fitting = [name for name, score in scores.items() if score <= highest]
+            negatives += [name for name in fitting if name not in negatives][:PER_SYSTEM]
         if not positives or not negatives:
             bad.leave_out("queries without positives or negatives")
             return None
-        return Negatives(query, tuple(passage for passage, _ in positives), tuple(negatives))
+        return Negatives(query, tuple(positives), tuple(negatives))
 
     for file in expand(path, (".jsonl",)):
         yield from parsed(file, bad, parse)

@@ -228,7 +228,7 @@ def test_hard_negatives(tmp_path):
     (found,) = read_hard_negatives(_lines(tmp_path / "hard.jsonl", many))
     assert found.negatives == ("0", "1", "2", "3", "4")
     unscored = {"qid": "1", "pos": ["a"], "neg": {"s": ["b", "c"]}}
-    with pytest.raises(DataError, match="no cross-encoder score") as error:
+    with pytest.raises(DataError, match="not passages of a pid and a ce-score") as error:
         list(read_hard_negatives(_lines(tmp_path / "hard.jsonl", unscored)))
     assert error.value.line == 1
 

@@ -4,13 +4,12 @@ Links and emphasis become their text, code stays as it is, tables become lines o
 Nothing is executed or included.
 """
 
-import contextlib
 import functools
 import io
 import logging
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from qac_jax.formats import docstrings
@@ -197,40 +196,27 @@ def _read_pdf(source: Source) -> Iterator[Document]:
     except ImportError:
         raise NotRead(MISSING, "or install the extra: pip install 'qac_jax[pdf]'") from None
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it logs every flaw of a file
-    raw = source.raw()
+    pages: list[str] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            title, pages = _pdf_pages(pypdf.PdfReader(io.BytesIO(raw), strict=False), source)
+            reader = pypdf.PdfReader(io.BytesIO(source.raw()), strict=False)
+            if reader.is_encrypted and not reader.decrypt(""):
+                raise NotRead("PDF with a password")
+            for number, one in enumerate(reader.pages, 1):
+                try:
+                    pages.append(one.extract_text() or "")
+                except Exception as error:
+                    source.skip("damaged page of a PDF", f"page {number}: {error!r:.200}")
+                    pages.append("")
+            title = str((reader.metadata and reader.metadata.title) or "")
     except NotRead:
         raise
     except Exception as error:  # of many types: pypdf reads what others have written badly
-        raise NotRead("damaged PDF", _reason(error)) from None
+        raise NotRead("damaged PDF", f"{error!r:.200}") from None
     headed = [Headed(0, "", paragraphs(_DIVIDED.sub("", text))) for text in pages]
     further = [{"page": number} for number in range(1, len(pages) + 1)]
-    yield page(source, title, headed, {"pages": len(pages)}, further)
-
-
-def _pdf_pages(reader: Any, source: Source) -> tuple[str, Sequence[str]]:
-    if reader.is_encrypted:
-        opened = False
-        with contextlib.suppress(Exception):  # some ciphers need a further package
-            opened = reader.decrypt("")
-        if not opened:
-            raise NotRead("PDF with a password")
-    pages = []
-    for number, one in enumerate(reader.pages, 1):
-        try:
-            pages.append(one.extract_text() or "")
-        except Exception as error:
-            source.skip("damaged page of a PDF", f"page {number}: {_reason(error)}")
-            pages.append("")
-    information = reader.metadata
-    return " ".join(str((information and information.title) or "").split()), pages
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    yield page(source, " ".join(title.split()), headed, {"pages": len(pages)}, further)
 
 
 def pdf_version() -> str:
