@@ -1,6 +1,6 @@
 """A living index: a folder to which passages are added, and from which they are deleted.
 
-live = LiveIndex.create("out/live", settings_for("out/retriever"))
+live = convert.create("out/live", place="out/retriever")
 live.add([{"_id": "d7", "title": "Bees", "text": "They make honey.", "year": 2021}])
 live.search(["Who makes honey?"], k=10, where={"year": (">=", 2020)}, hybrid=0.3)
 live.delete(["d7"])
@@ -149,18 +149,10 @@ class LiveIndex:
                     raise
         raise AssertionError
 
-    def search(
-        self,
-        questions: Sequence[str],
-        k: int = 10,
-        *,
-        where: Where | None = None,
-        hybrid: float | None = None,
-    ) -> list[list[Hit]]:
-        """The top k passages for each question. `hybrid`: BM25's weight, 0 to 1."""
+    def search(self, questions: Sequence[str], k: int = 10, **how: Any) -> list[list[Hit]]:
+        """The top k passages for each question, as `find` with their texts."""
         snapshot = self.snapshot
-        found = self.find(questions, k, where=where, hybrid=hybrid)
-        return [snapshot.hits(each) for each in found]
+        return [snapshot.hits(each) for each in self.find(questions, k, **how)]
 
     def find(
         self,
@@ -170,7 +162,7 @@ class LiveIndex:
         where: Where | None = None,
         hybrid: float | None = None,
     ) -> list[Found]:
-        """The same as rows of `snapshot`, without their texts."""
+        """The top k rows of `snapshot` for each question. `hybrid`: BM25's weight, 0 to 1."""
         if hybrid is not None and not 0 <= hybrid <= 1:
             raise UserError(f"hybrid={hybrid}; expected 0 (vectors alone) to 1 (BM25 alone)")
         snapshot, vectors = self.snapshot, None

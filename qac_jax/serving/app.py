@@ -32,6 +32,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qac_jax import __version__, progress
 from qac_jax.errors import UserError
+from qac_jax.inference.reranker import Reranker
+from qac_jax.inference.settings import RerankerOptions
+from qac_jax.live.index import LiveIndex
 from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine
 from qac_jax.serving.options import Serving, Traffic
@@ -68,7 +71,7 @@ class Server:
 
     def __init__(self, engine: Engine, settings: Serving, traffic: Traffic):
         self.engine, self.traffic = engine, traffic
-        self.token = settings.token() if engine.writable else ""
+        self.token = settings.token()
         self.registry = prometheus.CollectorRegistry()
         prometheus.disable_created_metrics()
         prometheus.ProcessCollector(registry=self.registry)
@@ -338,7 +341,10 @@ def run(settings: Serving, traffic: Traffic) -> int:
     # uvicorn says where it listens.
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)
     settings.token()  # refused before the index is loaded
-    engine = Engine.load(settings)
+    reranker = None
+    if settings.reranker:
+        reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
+    engine = Engine(LiveIndex(settings.index, encoder=settings.encoder), reranker=reranker)
     if settings.warm:
         progress.say("serve: compiling the shapes of queries (seconds; the first time a minute)")
     engine.compile(traffic.max_batch, now=settings.warm)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import re
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,17 +13,15 @@ from typing import Any
 import numpy as np
 from fastapi import HTTPException
 
-from qac_jax import artifacts, progress
+from qac_jax import artifacts
 from qac_jax.errors import Busy, UserError
 from qac_jax.inference.reranker import Reranker
-from qac_jax.inference.settings import RerankerOptions
-from qac_jax.live import convert, filters, store
+from qac_jax.live import filters
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import search
 from qac_jax.retrieval.bm25 import WORD, Analyzer
 from qac_jax.serving.batching import QueryEncoder, busy
-from qac_jax.serving.options import Serving
 from qac_jax.serving.requests import EmbeddingsRequest, SearchRequest
 
 
@@ -54,27 +49,11 @@ Request = SearchRequest | EmbeddingsRequest
 class Engine:
     """An index, its encoder and, where it has one, a cross-encoder."""
 
-    def __init__(self, live: LiveIndex, *, writable: bool = True, reranker: Reranker | None = None):
-        self.live, self.writable, self.reranker = live, writable, reranker
+    def __init__(self, live: LiveIndex, *, reranker: Reranker | None = None):
+        self.live, self.reranker = live, reranker
         self.encode: Callable[[Sequence[str], str], np.ndarray] = live.encoder.encode
         self._changing = threading.Lock()
         self._seen: tuple[int, int] | None = None
-
-    @classmethod
-    def load(cls, settings: Serving) -> Engine:
-        """A living index as it is; of another one a copy, which cannot change."""
-        source = artifacts.load(settings.index, (store.KIND, *convert.KINDS))
-        reranker = None
-        if settings.reranker:
-            reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
-        if source.kind == store.KIND:
-            return cls(LiveIndex(settings.index, encoder=settings.encoder), reranker=reranker)
-        root = Path(tempfile.mkdtemp(prefix="qac_jax-"))
-        progress.say(f"serve: copying {source.count:,} passages; changes need a living index")
-        live = convert.living(source, root / "live", moved=settings.encoder)
-        made = cls(live, writable=False, reranker=reranker)
-        weakref.finalize(made, shutil.rmtree, root, ignore_errors=True)
-        return made
 
     @property
     def snapshot(self) -> Snapshot:

@@ -34,7 +34,7 @@ class Traffic(Checked):
 class Serving(Checked):
     """The index that is served, the address, and who may use it."""
 
-    index: str = option("", "index: living (others are copied at the start and cannot change)")
+    index: str = option("", "living index (made of another one by qac index NEW --add IT)")
     encoder: str = option("", "encoder of the index, if it was moved")
     reranker: str = option("", "cross-encoder for requests with rerank")
     host: str = option("127.0.0.1", "address to listen at (0.0.0.0: all)")

@@ -16,9 +16,6 @@ from qac_jax import Retriever, artifacts, cli, retriever
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
 from qac_jax.retrieval.corpus import Hit
-from qac_jax.serving.engine import Engine
-from qac_jax.serving.options import Serving
-from qac_jax.serving.requests import SearchRequest
 
 
 TEXTS = ["Bees make honey.", "Granite is a hard stone.", "A violin has four strings."]
@@ -217,7 +214,6 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.slow
 def test_a_living_index_of_another_artefact(road: Path, tmp_path: Path, capsys: Any) -> None:
-    """The folder of a recipe means its index; what does not change is served as a copy."""
     known = Retriever.load(road / "hybrid").search("copper lamp river", k=5)
     for kind in ("vectors", "index", "hybrid", "passages"):
         encoder = ["--encoder", road / "encoder"] if kind == "passages" else []
@@ -230,13 +226,6 @@ def test_a_living_index_of_another_artefact(road: Path, tmp_path: Path, capsys: 
     assert "make a living index of it" in capsys.readouterr().err
     assert qac("index", road / "hybrid", "--delete", "p1") == 2
     assert "is of kind 'hybrid', which does not change" in capsys.readouterr().err
-    engine = Engine.load(Serving(index=str(road / "hybrid")))
-    assert not engine.writable and engine.live.folder != road / "hybrid"
-    asked = SearchRequest.model_validate({"query": "copper lamp river", "k": 5})
-    (answer,) = engine.answer([asked])
-    assert [hit["id"] for hit in answer["hits"]] == ids(known)
-    with pytest.raises(UserError, match="expected live or index or hybrid or vectors"):
-        Engine.load(Serving(index=str(road / "passages")))
 
 
 @pytest.fixture(scope="module")

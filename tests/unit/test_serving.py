@@ -122,11 +122,10 @@ def test_without_a_token_nobody_writes(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert one(engine, "POST", "/add", json={"passages": ["x"]}).status_code == 403
-    monkeypatch.setattr(engine, "writable", False)
     settings = Serving(token_file=str(tmp_path / "token"))
-    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").write_text(TOKEN[::-1])
     body = {"json": {"ids": ["d1"]}, "headers": WRITER}
-    assert one(engine, "POST", "/delete", settings=settings, **body).status_code == 403
+    assert one(engine, "POST", "/delete", settings=settings, **body).status_code == 401
     monkeypatch.setenv("QAC_SERVE_TOKEN", "short")
     with pytest.raises(UserError, match="QAC_SERVE_TOKEN holds a token of 5 characters"):
         Serving().token()
