@@ -28,7 +28,6 @@ SCRATCH = ".scratch"
 
 FORMAT = "qac_jax"
 VERIFY = "QAC_VERIFY"
-BLOCK = 1 << 20
 # The hash of the rest of a record.
 SEAL = "record_sha256"
 

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import io
 import json
 import os
 import shutil
@@ -36,7 +34,6 @@ from qac_jax import hashing, processes
 from qac_jax.artifacts import arrays, disk
 from qac_jax.artifacts.disk import LOCK
 from qac_jax.artifacts.reading import (
-    BLOCK,
     CLAIM,
     COMMIT,
     FORMAT,
@@ -56,6 +53,7 @@ from qac_jax.errors import DataError, UserError
 CLEARING, RUN, FAILED = "clearing", "run", "failed"
 # Names that a run may leave before it has claimed a folder, or after.
 _TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMMIT))}
+_BLOCK = 1 << 20
 # Where Orbax writes before it renames.
 _ORBAX = ".orbax-checkpoint-tmp"
 # Of these the end of the command speaks.
@@ -85,8 +83,6 @@ def create(
     record |= {"fields": dict(fields or {}), "inputs": dict(inputs or {}), "seed": seed}
     record["code"] = qac_jax.__version__
     refuse_link(path)
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; give a folder to write to")
     try:
         disk.make_folder(path)
     except OSError as error:
@@ -110,6 +106,8 @@ def create(
 class Writer:
     """An artefact while it is being written."""
 
+    joins = True  # whether this process completes it; others only write some of its shards
+
     def __init__(self, path: epath.Path, record: Json, run: int = 0):
         self.path = self._home = path  # where it reads, and where it writes
         self.run = run  # when it began
@@ -119,11 +117,6 @@ class Writer:
         self._contents: dict[str, str] = {}
         self._files = journal(path)
         self._written: set[str] = set()  # by this process, which took the hashes on the way
-
-    @property
-    def joins(self) -> bool:
-        """Whether this process completes the artefact; others only write some of its shards."""
-        return True
 
     def inner(self, name: str) -> Writer:
         """A writer of files that are needed until the artefact is complete."""
@@ -170,18 +163,10 @@ class Writer:
 
         `mode` is "w" (UTF-8 text) or "wb". `facts` may be filled until the block ends.
         """
-        with self.part(name).open("wb") as raw:
-            hashed = _HashingFile(raw)
-            buffer = io.BufferedWriter(hashed, BLOCK)
-            if mode == "wb":
-                yield buffer
-            else:
-                text = io.TextIOWrapper(buffer, encoding="utf-8", newline="\n")
-                yield text
-                text.flush()
-                text.detach()
-            buffer.flush()
-        self.keep(name, sha256=hashed.digest.hexdigest(), facts=facts)
+        text: Any = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
+        with open(self.part(name), mode, _BLOCK, **text) as file:
+            yield file
+        self.keep(name, facts=facts)
 
     def write_text(self, name: str, text: str) -> None:
         with self.open(name) as file:
@@ -199,10 +184,7 @@ class Writer:
         `adopt` takes it when it is complete."""
         self._write_journal([{"begun": name}])
         target = self.path / name
-        if target.is_dir():
-            target.rmtree()
-        else:
-            target.unlink(missing_ok=True)
+        (target.rmtree if target.is_dir() else target.unlink)(missing_ok=True)
         return target
 
     def adopt(self, name: str, *, identity: str | None = None, volatile: bool = False) -> None:
@@ -499,19 +481,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         return value.item()
     return os.fspath(value) if isinstance(value, os.PathLike) else repr(value)
-
-
-class _HashingFile(io.RawIOBase):
-    """Passes bytes on and hashes them on the way."""
-
-    def __init__(self, file: IO[bytes]):
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._file.write(data)
-        self.digest.update(data)
-        return memoryview(data).nbytes

@@ -56,6 +56,8 @@ class Hosts:
 class HostWriter(Writer):
     """The writer of a process other than process 0: it reads in the artefact, writes beside it."""
 
+    joins = False
+
     def __init__(self, path: epath.Path, number: int):
         super().__init__(path, {})
         self._number = number
@@ -63,10 +65,6 @@ class HostWriter(Writer):
         self._home.mkdir(parents=True, exist_ok=True)
         mend(self._home)
         self._files.update(journal(self._home))
-
-    @property
-    def joins(self) -> bool:
-        return False
 
     def inner(self, name: str) -> Writer:
         return HostWriter(self.scratch(name), self._number)

@@ -268,7 +268,7 @@ def test_other_settings_and_foreign_folders_are_not_overwritten(tmp_path):
             write(tmp_path / "c", replace=replace)
     with pytest.raises(UserError, match="not a folder of ours"):
         artifacts.remove(tmp_path / "c")
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(UserError, match="cannot be made"):
         write(tmp_path / "c" / "thesis.tex")
     assert (tmp_path / "c" / "thesis.tex").read_text() == "years"
 
