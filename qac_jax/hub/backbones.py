@@ -316,7 +316,6 @@ def _load_cross_encoder(folder: Path, options: Options) -> Loaded:
 
 
 def save_cross_encoder(folder: Path, module: CrossEncoder, params: Mapping[str, Any]) -> None:
-    """Writes a cross-encoder (in loop form), without a tokenizer."""
     config = module.config
     raw = config.to_hf(module.labels)
     rate = module.classifier_dropout

@@ -100,7 +100,6 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def cache_folder() -> Path:
-    """The cache's folder, as huggingface_hub determines it."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE).expanduser()

@@ -122,7 +122,6 @@ class Architecture(abc.ABC):
 
     @property
     def embedding_size(self) -> int:
-        """The width of the table of word embeddings."""
         return self.hidden_size
 
     @abc.abstractmethod
@@ -170,7 +169,6 @@ class Architecture(abc.ABC):
         return any(table[path].name in tensors for path in table if path.split("/")[0] == part)
 
     def to_hf(self) -> dict[str, Any]:
-        """config.json."""
         raw = {key: getattr(self, ours) for ours, key in self.hf_keys().items()}
         return {**raw, "model_type": self.model_types[0], "dtype": "float32"}
 
@@ -326,7 +324,6 @@ class BackboneConfig(Architecture):
         return params["embeddings"]["word"]["embedding"]
 
     def with_words(self, params: Mapping[str, Any], table: Any) -> dict[str, Any]:
-        """The tree with another table of word embeddings."""
         embeddings = {**params["embeddings"], "word": {"embedding": table}}
         return {**params, "embeddings": embeddings}
 
@@ -371,8 +368,6 @@ class BackboneConfig(Architecture):
 
 
 class BackboneOutput(NamedTuple):
-    """What an encoder gives for a batch."""
-
     last: Array  # [B, L, hidden]; [B, rows, hidden] where only the first rows were asked for
     hidden_states: dict[int, Array]  # those asked for, under the numbers asked with
     pooled: Array | None  # [B, hidden], where the configuration has a pooler
@@ -384,7 +379,6 @@ class BackboneOutput(NamedTuple):
 
 
 def example_texts() -> tuple[Array, Array]:
-    """Ids and lengths, to initialise what reads texts."""
     return jnp.zeros((1, 2), jnp.int32), jnp.ones((1,), jnp.int32)
 
 
@@ -474,7 +468,6 @@ class Backbone(nn.Module):
         return self.mlm_head(hidden, self.word_table(), padded)
 
     def word_table(self) -> Array:
-        """The table of word embeddings [V, D]."""
         return self.embeddings.word.table
 
     def position_vectors(self, length: int) -> Array:

@@ -75,7 +75,6 @@ class DualEncoderConfig:
 
     @property
     def width(self) -> int:
-        """The number of dimensions of a vector."""
         return self.projection or self.backbone.hidden_size
 
 

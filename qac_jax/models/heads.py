@@ -37,7 +37,6 @@ POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_to
 
 
 def check_pooling(name: str) -> None:
-    """Raises UserError for a name that is not one of `POOLINGS`."""
     if name not in POOLINGS:
         raise UserError(f"pooling={name!r} is not known; {nearest(name, POOLINGS)}")
 

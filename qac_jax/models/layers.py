@@ -183,7 +183,6 @@ def dense_of(
     *,
     name: str | None = None,
 ) -> Dense:
-    """The dense layer of a network with this runtime."""
     dtype, mixed = runtime.compute_dtype, runtime.mixed
     return Dense(features, axes, dtype, init, use_bias, mixed, name=name)
 
@@ -288,7 +287,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activation(name: str) -> Callable[[Array], Array]:
-    """The activation function that Hugging Face calls `name`."""
     if name not in ACTIVATIONS:
         raise UserError(f"activation {name!r} is not known; {nearest(name, ACTIVATIONS)}")
     return ACTIVATIONS[name]

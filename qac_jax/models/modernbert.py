@@ -222,7 +222,6 @@ class ModernBertConfig(BackboneConfig):
 
 
 def _global_every(kinds: Sequence[str]) -> int:
-    """The period of config.json's layer_types."""
     every = next((i for i, kind in enumerate(kinds) if i and kind == _GLOBAL), max(len(kinds), 1))
     if list(kinds) != [_LOCAL if i % every else _GLOBAL for i in range(len(kinds))]:
         raise UserError(
@@ -272,8 +271,6 @@ class ModernLayers(nn.Module):
 
 
 class ModernEmbeddings(nn.Module):
-    """Words, normalised."""
-
     config: ModernBertConfig
     runtime: Runtime
 

@@ -173,7 +173,6 @@ def parts() -> int:
 
 
 def batch_axes() -> tuple[str, ...]:
-    """The mesh axes that the batch axis of activations is sharded over."""
     axes = dict(reversed(nn.get_logical_axis_rules())).get("batch")
     return (axes,) if isinstance(axes, str) else tuple(axes or ())
 

@@ -92,7 +92,6 @@ class PointerConfig(Architecture):
         return PointerGenerator(self, runtime)
 
     def reads_with(self, encoder: object) -> bool:
-        """Whether the parameters of this encoder fit."""
         mine = {name: getattr(self, name) for name in _OF_ENCODER}
         return type(encoder) is BertConfig and mine == {n: getattr(encoder, n) for n in _OF_ENCODER}
 

@@ -124,7 +124,6 @@ class T5Config(Architecture):
 
     @classmethod
     def is_encoder(cls, raw: Mapping[str, Any]) -> bool:
-        """Whether a config.json is that of an encoder by itself."""
         alone = any(name.endswith("EncoderModel") for name in raw.get("architectures") or ())
         return alone and raw.get("model_type") in cls.model_types
 
@@ -134,7 +133,6 @@ class T5Config(Architecture):
 
     @property
     def bias_std(self) -> float:
-        """The standard deviation of new scores of relative positions."""
         return self.initializer_factor * self.d_model**-0.5
 
     @classmethod
@@ -296,8 +294,6 @@ def shift_right(targets: Array, start_id: int) -> Array:
 
 
 class T5Embeddings(nn.Module):
-    """Words."""
-
     config: T5EncoderConfig
     runtime: Runtime
 

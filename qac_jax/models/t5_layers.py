@@ -388,7 +388,6 @@ class Stack(nn.Module):
         return dropout(self.norm(x), keys, site(self.count), rate), states
 
     def layer_parameters(self) -> list[Any]:
-        """The parameters of each layer."""
         layers = nn.meta.unbox(self.layers.variables["params"])
         numbers = range(self.count)
         if self.runtime.scan:
