@@ -122,7 +122,8 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     file = folder / "config.json"
     raw = weights.read_json(file)
     cls = architecture_of(raw, folder, base)
-    asked = {part: getattr(options, part, None) for part in cls.hf_parts}
+    parts = cls.hf_parts()
+    asked = {part: getattr(options, part, None) for part in parts}
     if odd := [part for part in PARTS if getattr(options, part) and part not in asked]:
         raise UserError(f"{cls.display_name} has no {odd[0]}; leave {odd[0]}=True out")
     tensors = _usual_names(weights.read_folder(folder))
@@ -130,9 +131,9 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     model = next((encoder.removesuffix(b) for b in cls.hf_bases if encoder.endswith(b)), encoder)
     prefixes = {"encoder": encoder, "model": model}
 
-    def beginnings(parts: Iterable[str]) -> tuple[str, ...]:
+    def beginnings(of: Iterable[str]) -> tuple[str, ...]:
         """What the names of these parts' tensors begin with; parts may share some."""
-        return tuple(name.format(**prefixes) for part in parts for name in cls.hf_parts[part])
+        return tuple(name.format(**prefixes) for part in of for name in parts[part])
 
     unwanted = beginnings(part for part, wanted in asked.items() if wanted is False)
     with weights.sound(file):

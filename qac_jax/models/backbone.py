@@ -108,8 +108,9 @@ class Architecture(abc.ABC):
     # What the names of the encoder's tensors may begin with inside of a larger model ("bert.");
     # the first one is what we write. Empty: names never have a prefix.
     hf_bases: ClassVar[tuple[str, ...]] = ()
-    # Part that a model may have or not -> what the names of its tensors begin with.
-    hf_parts: ClassVar[dict[str, tuple[str, ...]]] = {}
+    # Part -> tensor (see `named`) of what is not in a layer. Parts beside the embeddings are those
+    # that a model may have or not.
+    hf_names: ClassVar[dict[str, str]] = {}
     # Tensors that files may hold though they repeat others -> those others.
     hf_tied: ClassVar[dict[str, str]] = {}
     # Patterns of tensors in known files that have no parameter here; ignored, with a log line.
@@ -131,6 +132,16 @@ class Architecture(abc.ABC):
     @abc.abstractmethod
     def table(self, encoder: str = "", model: str = "") -> Table:
         """The tensor of every parameter; encoder, model: what names begin with."""
+
+    @classmethod
+    def hf_parts(cls) -> dict[str, tuple[str, ...]]:
+        """Part that a model may have or not -> what the names of its tensors begin with."""
+        parts: dict[str, tuple[str, ...]] = {}
+        for path, name in cls.hf_names.items():
+            part, first = path.split("/")[0], name.split(".")[0]
+            if part != "embeddings":
+                parts[part] = (*parts.get(part, ()), f"{first}.")
+        return parts
 
     @classmethod
     def reads(cls, raw: Mapping[str, Any]) -> bool:
@@ -257,9 +268,7 @@ class BackboneConfig(Architecture):
         **dict.fromkeys(PARTS, ""),
     }
     hf_words: ClassVar = "embeddings.word_embeddings.weight"
-    # Part -> tensor (see `named`): what is not in a layer, what stands before a layer's number, and
-    # the names in a layer.
-    hf_names: ClassVar[dict[str, str]] = {}
+    # What stands before a layer's number, and the names in a layer.
     hf_layers: ClassVar[str] = "{encoder}encoder.layer."
     hf_layer: ClassVar[dict[str, str]] = {}
     # What the names of transformers' classes begin with ("Bert" of BertModel; "": as ours do).

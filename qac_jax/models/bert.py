@@ -132,10 +132,6 @@ class FamilyConfig(BackboneConfig):
         "mlp/down": "output.dense",
         "mlp_norm": "output.LayerNorm",
     }
-    hf_parts: ClassVar[dict[str, tuple[str, ...]]] = {
-        "pooler": ("{encoder}pooler.",),
-        "mlm_head": ("{model}lm_head.",),
-    }
     hf_tied: ClassVar[dict[str, str]] = {
         "{model}lm_head.decoder.weight": "{encoder}embeddings.word_embeddings.weight",
         "{model}lm_head.decoder.bias": "{model}lm_head.bias",
@@ -165,7 +161,6 @@ class BertConfig(FamilyConfig):
         "mlm_head/norm": "{model}cls.predictions.transform.LayerNorm",
         "mlm_head/bias": "{model}cls.predictions.bias",
     }
-    hf_parts: ClassVar = FamilyConfig.hf_parts | {"mlm_head": ("{model}cls.",)}
     hf_tied: ClassVar = {
         "{model}cls.predictions.decoder.weight": "{encoder}embeddings.word_embeddings.weight",
         "{model}cls.predictions.decoder.bias": "{model}cls.predictions.bias",
@@ -208,7 +203,6 @@ class RobertaConfig(BertConfig):
         name: FamilyConfig.hf_names[name]
         for name in ("mlm_head/dense", "mlm_head/norm", "mlm_head/bias")
     }
-    hf_parts: ClassVar = FamilyConfig.hf_parts
     hf_tied: ClassVar = FamilyConfig.hf_tied
     hf_classifier: ClassVar = {
         "backbone/pooler": "{model}classifier.dense",
@@ -280,7 +274,6 @@ class DistilBertConfig(FamilyConfig):
         "mlp/down": "ffn.lin2",
         "mlp_norm": "output_layer_norm",
     }
-    hf_parts: ClassVar = {"pooler": ("{model}pre_classifier.",), "mlm_head": ("{model}vocab_",)}
     hf_tied: ClassVar = {
         "{model}vocab_projector.weight": "{encoder}embeddings.word_embeddings.weight"
     }
@@ -321,10 +314,6 @@ class ElectraConfig(BertConfig):
         "mlm_head/dense": "{model}generator_predictions.dense",
         "mlm_head/norm": "{model}generator_predictions.LayerNorm",
         "mlm_head/bias": "{model}generator_lm_head.bias",
-    }
-    hf_parts: ClassVar = {
-        "pooler": ("{model}classifier.dense.",),
-        "mlm_head": ("{model}generator_",),
     }
     hf_tied: ClassVar = {
         "{model}generator_lm_head.weight": "{encoder}embeddings.word_embeddings.weight"

@@ -99,11 +99,6 @@ class ModernBertConfig(BackboneConfig):
     }
     hf_words: ClassVar = "embeddings.tok_embeddings.weight"
     hf_bases: ClassVar[tuple[str, ...]] = ("model.",)
-    # Both are the same head; a file has one of them.
-    hf_parts: ClassVar[dict[str, tuple[str, ...]]] = {
-        "pooler": ("{model}head.", "{model}pooler."),
-        "mlm_head": ("{model}head.", "{model}decoder."),
-    }
     hf_tied: ClassVar = {"{model}decoder.weight": "{encoder}embeddings.tok_embeddings.weight"}
     hf_names: ClassVar = {
         "embeddings/word/embedding": "{encoder}embeddings.tok_embeddings.weight",
@@ -174,6 +169,12 @@ class ModernBertConfig(BackboneConfig):
         if kinds := raw.get("layer_types"):
             found["global_every"] = _global_every(kinds)
         return cls(**found | parts)
+
+    @classmethod
+    def hf_parts(cls) -> dict[str, tuple[str, ...]]:
+        # Both are the same head; a file has one of them.
+        parts = super().hf_parts()
+        return parts | {"pooler": (*parts["pooler"], "{model}pooler.")}
 
     @classmethod
     def hf_has(cls, part: str, raw: Mapping[str, Any], tensors: set[str], table: Table) -> bool:

@@ -89,7 +89,7 @@ class T5Config(Architecture):
     }
     hf_words: ClassVar = "shared.weight"
     # An output matrix of its own; where it equals the embedding, the two are tied.
-    hf_parts: ClassVar[dict[str, tuple[str, ...]]] = {"lm_head": ("lm_head.",)}
+    hf_names: ClassVar = {"lm_head/embedding": "lm_head.weight"}
     hf_ignored: ClassVar[tuple[str, ...]] = (
         f"decoder.block.0.layer.1.EncDecAttention.{_RELATIVE_BIAS}",
     )
@@ -165,9 +165,7 @@ class T5Config(Architecture):
         del encoder, model  # a T5's names have no prefix
         gated = FEED_FORWARD[self.feed_forward][1]
         up = {"mlp/gate": "wi_0", "mlp/up": "wi_1"} if gated else {"mlp/up": "wi"}
-        names = {"shared/embedding": "shared.weight"}
-        if not self.tied:
-            names["lm_head/embedding"] = "lm_head.weight"
+        names = {"shared/embedding": "shared.weight"} | ({} if self.tied else self.hf_names)
         parts = [("attention", "SelfAttention"), ("cross_attention", "EncDecAttention")]
         for stack, count in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers)):
             first = f"{stack}.block.0.layer.0.SelfAttention"

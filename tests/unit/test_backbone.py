@@ -28,7 +28,7 @@ class Other(BertConfig):
 
     display_name: ClassVar = "Other"
     model_types: ClassVar = ("other",)
-    hf_parts: ClassVar = {"pooler": ("{encoder}pooler.",)}
+    hf_names: ClassVar = {p: n for p, n in BertConfig.hf_names.items() if "mlm" not in p}
     position_free: ClassVar = True
     token_types: ClassVar = 0
 
