@@ -11,12 +11,11 @@ no more files than are read here.
 
 import functools
 import importlib.util
-import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from qac_jax import progress
 from qac_jax.errors import UserError, nearest
@@ -296,29 +295,16 @@ def _downloaded(name: HubName, want: str) -> Path:
         return fetch(["config.json", *TOKENIZER_FILES, *(f"*/{f}" for f in TOKENIZER_FILES)])
     place = fetch([*_DESCRIBED, "*.safetensors"])
     # Only a part without safetensors is read from PyTorch's files, which are as large.
-    bare = [part for part in described(place) if not any((place / part).glob("*.safetensors"))]
+    bare = [
+        file.parent.relative_to(place)
+        for file in place.rglob("config.json")
+        if re.search('"(model_type|in_features)"', file.read_text("utf-8", "replace"))
+        and file.parent.name not in _OTHER_FORMS
+        and not any(file.parent.glob("*.safetensors"))
+    ]
     if bare:
-        fetch([os.path.normpath(f"{part}/pytorch_model*.bin") for part in bare])
+        fetch([os.path.normpath(part / "pytorch_model*.bin") for part in bare])
     return place
-
-
-def described(place: Path) -> Iterator[str]:
-    """The parts of a model folder that have weights, by their config.json; "." is the whole."""
-    for file in sorted(place.rglob("config.json")):
-        part = file.parent.relative_to(place)
-        if file.is_file() and not set(part.parts) & set(_OTHER_FORMS):
-            raw = read_json(file)
-            if "model_type" in raw or "in_features" in raw:
-                yield part.as_posix()
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """What a file says; nothing where it is damaged, which whoever reads it will report."""
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except (ValueError, OSError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def known_names() -> Iterator[tuple[str, str]]:
