@@ -96,6 +96,7 @@ def _minilm() -> str:
 MAIN = "main"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_SNAPSHOT = re.compile(r"/models--([^/]+)/snapshots/([0-9a-f]{40})$")
 
 
 def cache_folder() -> Path:
@@ -121,15 +122,8 @@ def snapshot(name: str, revision: str = "") -> Path | None:
 
 def origin(path: Path) -> tuple[str, str] | None:
     """(owner/name, commit) of a snapshot's folder in any cache; None for other folders."""
-    path = path.absolute()
-    repository, snapshots, commit = path.parent.parent.name, path.parent.name, path.name
-    if (
-        snapshots != "snapshots"
-        or not _COMMIT.fullmatch(commit)
-        or not repository.startswith("models--")
-    ):
-        return None
-    return repository.removeprefix("models--").replace("--", "/"), commit
+    found = _SNAPSHOT.search(path.absolute().as_posix())
+    return (found[1].replace("--", "/"), found[2]) if found else None
 
 
 def refuse_foreign_link(file: Path) -> None:
