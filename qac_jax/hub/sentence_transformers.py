@@ -58,19 +58,15 @@ def listed(folder: Path) -> list[Part]:
     file = folder / MODULES
     with weights.sound(file):
         entries = json.loads(file.read_text("utf-8"))
-        return [_inside(file, Part(_kind(entry["type"]), str(entry["path"]))) for entry in entries]
+        return [_part(file, entry["type"], entry["path"]) for entry in entries]
 
 
-def _inside(file: Path, part: Part) -> Part:
-    """The module, if its place is inside of the model's folder."""
-    place = Path(part.place)
-    if place.is_absolute() or ".." in place.parts:
-        raise UserError(f"{file} names {part.place!r}, which lies outside of the folder")
-    return part
-
-
-def _kind(name: object) -> str:
-    return str(name).rsplit(".", 1)[-1]
+def _part(file: Path, kind: object, place: object) -> Part:
+    """A module that a file names; its place must be inside of the model's folder."""
+    path = Path(str(place))
+    if path.is_absolute() or ".." in path.parts:
+        raise UserError(f"{file} names {str(place)!r}, which lies outside of the folder")
+    return Part(str(kind).rsplit(".", 1)[-1], str(place))
 
 
 def of_side(folder: Path, parts: Sequence[Part], side: str) -> list[Part]:
@@ -95,8 +91,7 @@ def _route(folder: Path, router: Part, side: str) -> list[Part]:
                 f"{file} has the routes {', '.join(routes)}; expected 'query' and one of "
                 + ", ".join(map(repr, ROUTES["passage"]))
             )
-        parts = [Part(_kind(raw["types"][n]), str(Path(router.place, n))) for n in routes[route]]
-        return [_inside(file, part) for part in parts]
+        return [_part(file, raw["types"][n], Path(router.place, n)) for n in routes[route]]
 
 
 def tower(folder: Path, parts: Sequence[Part]) -> dict[str, Path]:

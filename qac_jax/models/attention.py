@@ -179,7 +179,11 @@ def _xla(
     wide = statistics_dtype(query.dtype)
     scores = lax.dot_general(query, key, (((3,), (3,)), batched), preferred_element_type=wide)
     # Masks are added, not selected: XLA's CPU code fuses an addition into the score product.
-    for term in (bias, _padding(lengths, key.shape[2], wide), _hidden(visible, wide)):
+    within = None
+    if lengths is not None:
+        column = lax.broadcasted_iota(jnp.int32, (1, 1, 1, key.shape[2]), 3)
+        within = column < lengths[:, None, None, None]
+    for term in (bias, _hidden(within, wide), _hidden(visible, wide)):
         if term is not None:
             scores = scores + term.astype(wide)
     # Normalised after the value product: that divides head_dim numbers a row, not Lk.
@@ -188,14 +192,6 @@ def _xla(
     weights = dropout(weights, keys, site, rate).astype(value.dtype)
     mixed = lax.dot_general(weights, value, (((3,), (2,)), batched), preferred_element_type=wide)
     return (mixed / total).astype(query.dtype)
-
-
-def _padding(lengths: Array | None, size: int, dtype: jnp.dtype) -> Array | None:
-    """[B, 1, 1, size]: what to add to the scores of keys beyond each row's length."""
-    if lengths is None:
-        return None
-    column = lax.broadcasted_iota(jnp.int32, (1, 1, 1, size), 3)
-    return _hidden(column < lengths[:, None, None, None], dtype)
 
 
 def _hidden(visible: Array | None, dtype: jnp.dtype) -> Array | None:

@@ -94,10 +94,8 @@ def draw(logits: Array, keys: Array, step: Array, sampling: Sampling) -> Array:
     keys = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(step, keys.shape))
     scaled = logits.astype(jnp.float32) / sampling.temperature
     size = scaled.shape[-1]
-    if not sampling.top_k and sampling.top_p == 1.0:
-        return _drawn_of_all(scaled, keys, sampling)
     width = min(size, sampling.top_k + _SPARE if sampling.top_k else _NUCLEUS)
-    if width == size:
+    if width == size or not sampling.top_k and sampling.top_p == 1.0:
         return _drawn_of_all(scaled, keys, sampling)
     values, tokens = largest(scaled, width)
     keep, certain = _kept_of_largest(scaled, values, sampling)
