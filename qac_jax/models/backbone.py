@@ -194,12 +194,6 @@ _REGISTERED: dict[str, type[Architecture]] = {}
 
 def register(cls: type[Kind]) -> type[Kind]:
     """Makes an architecture known, under its `model_types` and under its class's name."""
-    known = _REGISTERED.get(cls.__name__)
-    if known is not None and known.__module__ != cls.__module__:
-        raise ValueError(
-            f"{cls.__module__} and {known.__module__} both have an architecture {cls.__name__}; "
-            "artefacts store that name, so rename one"
-        )
     _REGISTERED[cls.__name__] = cls
     return cls
 
