@@ -23,9 +23,9 @@ from jax.sharding import Mesh
 from qac_jax.data.form import form_of
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, names
-from qac_jax.inference import partitioning, refilling
+from qac_jax.inference import buckets, refilling
 from qac_jax.inference.buckets import Batch, padded
-from qac_jax.inference.runner import Runner, dtype_of
+from qac_jax.inference.runner import Runner, by_copies, dtype_of, shardings
 from qac_jax.inference.settings import BY_DEVICE, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.decoding.sampling import Decoded, Rules
@@ -129,7 +129,7 @@ class Generator:
         # Every decoding step reads all weights: half precision halves the bytes.
         dtype = module.runtime.compute_dtype
         params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
-        place = functools.partial(partitioning.shardings, module)
+        place = functools.partial(shardings, module)
         runner = Runner.of(params, inference, devices, partitions, place)
         return cls(module, runner, tokenizer, decoding, tokenizer.vocab_size, **options)
 
@@ -200,8 +200,13 @@ class Generator:
 
     def batches(self, lengths: Sequence[int]) -> Iterator[Batch]:
         """The batches of `generate`: the longest first, as they need the most memory."""
-        return self.runner.even_batches(
-            lengths, self.max_input, on_cpu=_ON_CPU, elsewhere=_ELSEWHERE
+        runner = self.runner
+        return buckets.even_batches(
+            lengths,
+            runner.texts(_ON_CPU, _ELSEWHERE),
+            tokens=runner.inference.batch_tokens * runner.copies,
+            multiple=runner.copies,
+            limit=self.max_input,
         )
 
     def start(
@@ -248,7 +253,7 @@ def _program(module: Writer, decoding: Decoding, pieces: int, mesh: Mesh) -> Cal
             module, variables, ids, lengths, decoding, limits=limits, keys=keys, pieces=pieces
         )
 
-    return partitioning.by_copies(run, mesh)
+    return by_copies(run, mesh)
 
 
 def _bits(seed: int, name: str) -> np.ndarray:

@@ -19,9 +19,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from qac_jax.data.form import form_of
-from qac_jax.inference import partitioning
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.generator import Generator
+from qac_jax.inference.runner import by_copies
 from qac_jax.inference.settings import BY_DEVICE, USUAL_SPANS, Inference, LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.pointer import Writer
@@ -129,4 +129,4 @@ def _program(module: Writer, mesh: Mesh) -> Callable[..., jax.Array]:
         each = module.apply(variables, *arguments, method="counted_likelihood")
         return each.reshape(spans.shape).sum(-1)
 
-    return partitioning.by_copies(sums, mesh)
+    return by_copies(sums, mesh)

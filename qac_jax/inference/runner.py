@@ -1,7 +1,8 @@
 """Runs the batches of a model at inference, on all devices of this process.
 
-Each device has a copy of the weights, or several share one (partitioning.py). The rows of a batch
-are sharded over the copies, and the host prepares the next batches while the devices compute.
+Each device has a copy of the weights, or several share one, for generators that do not fit on one
+(T5-3B, 11B). The rows of a batch are sharded over the copies, and the host prepares the next
+batches while the devices compute.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -21,6 +23,7 @@ from qac_jax.errors import UserError
 from qac_jax.inference import buckets
 from qac_jax.inference.buckets import Batch
 from qac_jax.inference.settings import BY_DEVICE, Inference
+from qac_jax.models.pointer import Writer
 
 
 # Tokens of one batch on one device: few for a CPU's caches, many to use a GPU fully.
@@ -83,19 +86,6 @@ class Runner:
             lengths, tokens * devices, texts=texts * devices, multiple=devices, limit=limit
         )
 
-    def even_batches(
-        self, lengths: Sequence[int], limit: int, *, on_cpu: int, elsewhere: int
-    ) -> Iterator[Batch]:
-        """Batches of the same number of texts, for models that generate."""
-        devices = self.copies
-        return buckets.even_batches(
-            lengths,
-            self.texts(on_cpu, elsewhere),
-            tokens=self.inference.batch_tokens * devices,
-            multiple=devices,
-            limit=limit,
-        )
-
     def texts(self, on_cpu: int, elsewhere: int) -> int:
         """Texts of a batch on all devices; the arguments are for one device, by its kind."""
         usual = on_cpu if jax.default_backend() == "cpu" else elsewhere
@@ -154,3 +144,44 @@ def prefetched(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
                 yield upcoming.popleft().result()
         while upcoming:
             yield upcoming.popleft().result()
+
+
+# One copy of a model over several devices: matrices are cut along heads, the inner layer of the
+# feed-forward network and the vocabulary, so that every device computes a part of each product
+# (Megatron-LM; Shoeybi et al., 2019). The compiler places what lies between. An axis that the
+# devices do not divide evenly stays whole on each.
+_CUT = ("vocab", "heads", "mlp")
+
+
+def shardings(module: Writer, mesh: Mesh) -> Any:
+    """Where each parameter of a module lies."""
+    count = mesh.shape[TENSOR]
+    abstract = jax.eval_shape(module.init, jax.random.key(0), *module.example_inputs())
+
+    def one(leaf: Any) -> NamedSharding:
+        if count == 1 or not isinstance(leaf, nn.LogicallyPartitioned):
+            return NamedSharding(mesh, PartitionSpec())
+        sizes = zip(leaf.names, leaf.value.shape, strict=True)
+        cut = [name in _CUT and size % count == 0 for name, size in sizes]
+        return NamedSharding(mesh, PartitionSpec(*(TENSOR if here else None for here in cut)))
+
+    boxed = abstract["params"]
+    return jax.tree.map(one, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+
+
+def by_copies(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """`function` of parameters and arrays with the rows first, compiled, for each copy's own rows.
+
+    Every copy runs its own loops, without communication. Where a copy is divided, all run one loop
+    together: a device must not leave one in which others wait for it.
+    """
+    if mesh.shape[TENSOR] > 1:
+        return jax.jit(function)
+
+    def cut(params: Any, *arrays: Any) -> Any:
+        rows = PartitionSpec("data")
+        inputs = (PartitionSpec(), *(rows for _ in arrays))
+        each = jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=rows, check_vma=False)
+        return each(params, *arrays)
+
+    return jax.jit(cut)

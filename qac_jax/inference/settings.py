@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from qac_jax.errors import UserError, nearest
-from qac_jax.fields import option
+from qac_jax.fields import Checked, option
 from qac_jax.hardware import PRECISIONS_MEAN
 
 
@@ -15,27 +14,21 @@ LIKELIHOODS = ("sum", "mean", "released")
 
 
 @dataclasses.dataclass(frozen=True)
-class Inference:
+class Inference(Checked):
     """How a model is run."""
 
     precision: str = option(
         "auto", f"precision of matrix products ({PRECISIONS_MEAN})", choices=PRECISIONS
     )
     batch_tokens: int = option(
-        0, "tokens per batch and device, padding included (0: by device)", affects_result=False
+        0,
+        "tokens per batch and device, padding included (0: by device)",
+        at_least=0,
+        affects_result=False,
     )
-    batch_texts: int = option(0, "texts per batch and device (0: by device)", affects_result=False)
-
-    def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise UserError(
-                f"precision={self.precision!r} is not known; {nearest(self.precision, PRECISIONS)}"
-            )
-        if self.batch_tokens < 0 or self.batch_texts < 0:
-            raise UserError(
-                f"batch_tokens={self.batch_tokens}, batch_texts={self.batch_texts}; expected 0 "
-                "(by device) or more"
-            )
+    batch_texts: int = option(
+        0, "texts per batch and device (0: by device)", at_least=0, affects_result=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +65,7 @@ class RerankerOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class LikelihoodOptions:
+class LikelihoodOptions(Checked):
     """How spans of a document are scored by their likelihood under a T5."""
 
     likelihood: str = option(
@@ -80,20 +73,8 @@ class LikelihoodOptions:
         "plm: sum or mean of log-probabilities, or the released code's sum, padding included",
         choices=LIKELIHOODS,
     )
-    document_tokens: int = option(192, "plm: tokens of the document, its end included")
-    span_tokens: int = option(32, "plm: tokens of a span")
-
-    def __post_init__(self) -> None:
-        if self.likelihood not in LIKELIHOODS:
-            raise UserError(
-                f"likelihood={self.likelihood!r} is not known; "
-                f"{nearest(self.likelihood, LIKELIHOODS)}"
-            )
-        if self.document_tokens < 2 or self.span_tokens < 1:
-            raise UserError(
-                f"document_tokens={self.document_tokens}, span_tokens={self.span_tokens}; "
-                "expected 2 or more, and 1 or more"
-            )
+    document_tokens: int = option(192, "plm: tokens of the document, its end included", at_least=2)
+    span_tokens: int = option(32, "plm: tokens of a span", at_least=1)
 
 
 # The defaults of the classes above.
