@@ -7,7 +7,6 @@ passage and a generated query (Wu et al., 2023); each text is padded to its own 
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from qac_jax.models.heads import POOLINGS
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.condenser import Condenser, Predictions
-from qac_jax.objectives.mlm import masked, shared
+from qac_jax.objectives.mlm import shared
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 
 
@@ -62,17 +61,17 @@ class CoCondenser(Condenser):
         return l2_normalize(vector) if self.normalize else vector
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        vocabulary, count = self.vocabulary, len(batch["passage"])
-        if self.pad_contexts and (missing := self._widths(batch)[1] - batch["context"].shape[1]):
-            padded = jnp.pad(
-                batch["context"], ((0, 0), (0, missing)), constant_values=vocabulary.pad
-            )
+        count, width = batch["passage"].shape
+        missing = width - batch["context"].shape[1]
+        if self.pad_contexts and missing > 0:
+            places = ((0, 0), (0, missing))
+            padded = jnp.pad(batch["context"], places, constant_values=self.vocabulary.pad)
             batch = {**batch, "context": padded}
         # For every text one key for masking and one for dropout.
         keys = [example_keys(k, count) for k in jax.random.split(key, 2 * len(_TEXTS))]
         texts = [
-            masked(self.masking, vocabulary, batch[name], batch[f"{name}_length"], mask_key)
-            for name, mask_key in zip(_TEXTS, keys, strict=False)
+            self.masked(batch, name, self.masking, mask_keys)
+            for name, mask_keys in zip(_TEXTS, keys, strict=False)
         ]
         ready: Batch = dict(zip(_TEXTS, shared(texts, self.mlm_group, self.examples), strict=True))
         return {**ready, "keys": dict(zip(_TEXTS, keys[len(_TEXTS) :], strict=True))}
@@ -101,8 +100,3 @@ class CoCondenser(Condenser):
         return contrastive.all_pairs(
             passages, contexts, temperature=self.temperature, group=self.negatives_group
         )
-
-    def _widths(self, batch: Any) -> tuple[int, int]:
-        """The padded lengths of passages and contexts as they are encoded."""
-        passage, context = batch["passage"].shape[1], batch["context"].shape[1]
-        return passage, max(passage, context) if self.pad_contexts else context

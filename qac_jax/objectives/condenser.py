@@ -7,6 +7,7 @@ which is possible only if the vector aggregates what the upper layers compute (t
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,17 +19,9 @@ from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
-from qac_jax.objectives.mlm import (
-    MaskedText,
-    Mlm,
-    TokenLoss,
-    masked,
-    mlm_loss,
-    new_head,
-    part,
-    shared,
-)
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
+from qac_jax.objectives.masking import MaskedText
+from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss
+from qac_jax.objectives.objective import Aux, Batch, Variables
 
 
 HEAD = "head"
@@ -59,8 +52,8 @@ class Condenser(Mlm):
     start_head: str = option("local", choices=("local", "random"))
 
     @property
-    def head(self) -> BidirectionalHead:
-        return BidirectionalHead(self.model.config, self.model.runtime, self.head_layers)
+    def heads(self) -> Mapping[str, BidirectionalHead]:
+        return {HEAD: BidirectionalHead(self.model.config, self.model.runtime, self.head_layers)}
 
     @property
     def whole(self) -> bool:
@@ -72,26 +65,12 @@ class Condenser(Mlm):
         """The number of the hidden state that the head reads."""
         return self.model.config.num_layers // 2 if self.skip_from is None else self.skip_from
 
-    def init(self, key: jax.Array) -> Variables:
-        encoder_key, head_key = jax.random.split(key)
-        params = dict(super().init(encoder_key)["params"])
-        return {"params": {**params, HEAD: new_head(self.head, self.model.config, head_key)}}
-
-    def export(self, variables: Variables) -> tuple[Any, Any]:
-        return super().export(part(variables, (HEAD,), without=True))
-
     def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
         """The parameters of the head stored in the initial model's folder, if there is one."""
         if self.start_head == "random":
             return {}
         heads = huggingface.load_heads(folder, self.model.config, self.model.runtime)
         return {HEAD: heads["c_head"][1]["params"]} if "c_head" in heads else {}
-
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        ids, lengths = batch["tokens"], batch["tokens_length"]
-        mask_keys, dropout_keys = (example_keys(k, len(ids)) for k in jax.random.split(key))
-        text = masked(self.masking, self.vocabulary, ids, lengths, mask_keys)
-        return {"text": shared([text], examples=self.examples)[0], "keys": dropout_keys}
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
@@ -104,28 +83,20 @@ class Condenser(Mlm):
     ) -> Predictions:
         """The vectors of masked texts, and the MLM losses of head and encoder."""
         module, skip = self.module, self.skip
-        encoder = part(variables, (HEAD,), without=True)
         out = module.apply(
-            encoder,
+            variables,
             text.ids,
             text.lengths,
             keys=keys,
             hidden_states=(skip,),
             rows=None if self.whole else 1,
         )
-        hidden = self.head.apply(
-            part(variables, HEAD),
-            out.cls,
-            out.hidden_states[skip],
-            text.lengths,
-            fold(keys, _HEAD_SITE),
-        )
-        of_head = mlm_loss(module, encoder, hidden, text)
-        late = (
-            mlm_loss(module, encoder, out.last, text)
-            if self.late_mlm
-            else jax.tree.map(jnp.zeros_like, of_head)
-        )
+        inputs = out.cls, out.hidden_states[skip], text.lengths, fold(keys, _HEAD_SITE)
+        hidden = self.apply_head(HEAD, variables, *inputs)
+        of_head = mlm_loss(module, variables, hidden, text)
+        late = jax.tree.map(jnp.zeros_like, of_head)
+        if self.late_mlm:
+            late = mlm_loss(module, variables, out.last, text)
         return Predictions(self.vector(out, text.lengths), of_head, late)
 
     def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:

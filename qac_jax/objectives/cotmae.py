@@ -8,7 +8,8 @@ and both are encoded and both decoded (`symmetric`).
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +22,8 @@ from qac_jax.models.heads import POOLINGS, BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.chunked import first_rows
-from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import (
-    MaskedText,
-    Mlm,
-    TokenLoss,
-    masked,
-    mlm_loss,
-    new_head,
-    part,
-    shared,
-    token_loss,
-)
+from qac_jax.objectives.masking import MaskedText, Masking
+from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss, shared, token_loss
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, of_examples
 
 
@@ -97,47 +88,32 @@ class CotMae(Mlm):
         way = (PASSAGE, CONTEXT)
         return (way, way[::-1]) if self.symmetric else (way,)
 
-    def init(self, key: jax.Array) -> Variables:
-        encoder_key, *keys = jax.random.split(key, 1 + len(HEADS))
-        params = dict(super().init(encoder_key)["params"])
-        for (name, head), head_key in zip(self.decoders.items(), keys, strict=False):
-            params[HEADS[name]] = new_head(head, self.model.config, head_key)
-        return {"params": params}
-
-    def export(self, variables: Variables) -> tuple[Any, Any]:
-        return super().export(part(variables, HEADS.values(), without=True))
+    @property
+    def heads(self) -> Mapping[str, BidirectionalHead | CausalDecoder]:
+        return {HEADS[name]: decoder for name, decoder in self.decoders.items()}
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        vocabulary, count = self.vocabulary, len(batch[PASSAGE])
+        count, ways = len(batch[PASSAGE]), self.ways
         # For every way one key to mask the encoded text, one for the decoded one, one for dropout.
-        keys = iter(jax.random.split(key, 3 * len(self.ways)))
-
-        def text(masking: Masking, name: str) -> MaskedText:
-            ids, lengths = batch[name], batch[f"{name}_length"]
-            return masked(masking, vocabulary, ids, lengths, example_keys(next(keys), count))
-
-        encoded = shared(
-            [text(self.masking, source) for source, _ in self.ways], examples=self.examples
-        )
-        mlm = shared(
-            [text(self.decoder_masking, target) for _, target in self.ways], examples=self.examples
-        )
-        targets = [(batch[name], batch[f"{name}_length"]) for _, name in self.ways]
-        decoded = {"mlm": mlm, "causal": causal_texts(targets, self.examples)}
-        ready = {
-            "encoded": encoded,
-            "decoded": {name: decoded[name] for name in DECODERS[self.decoder]},
-            "keys": [example_keys(next(keys), count) for _ in self.ways],
+        keys = iter([example_keys(k, count) for k in jax.random.split(key, 3 * len(ways))])
+        encoded = [self.masked(batch, name, self.masking, next(keys)) for name, _ in ways]
+        masked = [self.masked(batch, name, self.decoder_masking, next(keys)) for _, name in ways]
+        targets = [(batch[name], batch[f"{name}_length"]) for _, name in ways]
+        decoded = {
+            "mlm": shared(masked, examples=self.examples),
+            "causal": causal_texts(targets, self.examples),
         }
-        return ready
+        return {
+            "encoded": shared(encoded, examples=self.examples),
+            "decoded": {name: decoded[name] for name in DECODERS[self.decoder]},
+            "keys": list(keys),
+        }
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         module = self.module
-        encoder = part(variables, HEADS.values(), without=True)
-        if self.freeze:
-            encoder = jax.lax.stop_gradient(encoder)
+        encoder = jax.lax.stop_gradient(variables) if self.freeze else variables
         loss, aux = jnp.zeros(()), dict[str, jax.Array]()
 
         def add(name: str, value: jax.Array) -> None:
@@ -164,8 +140,9 @@ class CotMae(Mlm):
                         add(f"{name}_decoder_{measure}", value / len(self.ways))
         if self.encoder_mlm:
             loss = loss + aux["encoder_mlm_loss"]
-        for name, coefficient in self._coefficients().items():
-            loss = loss + coefficient * aux[f"{name}_decoder_loss"]
+        coefficients = {"mlm": self.mlm_coefficient, "causal": self.causal_coefficient}
+        for name in DECODERS[self.decoder]:
+            loss = loss + coefficients[name] * aux[f"{name}_decoder_loss"]
         return loss, aux
 
     @property
@@ -190,17 +167,12 @@ class CotMae(Mlm):
         module, site = self.module, _SITES[name]
         # Embeddings are the encoder's; the vector takes the position of [CLS].
         embedded = module.apply(encoder, text.ids, keys=fold(keys, site), method="embed")
-        hidden = self.decoders[name].apply(
-            part(variables, HEADS[name]), vector, embedded, text.lengths, fold(keys, site + 1)
-        )
+        inputs = vector, embedded, text.lengths, fold(keys, site + 1)
+        hidden = self.apply_head(HEADS[name], variables, *inputs)
         if isinstance(text, MaskedText):
             return mlm_loss(module, encoder, hidden, text)
         logits = module.apply(encoder, hidden[:, :-1], padded=True, method="mlm_logits")
         return jax.vmap(token_loss)(logits, text.ids[:, 1:], text.weights)
-
-    def _coefficients(self) -> dict[str, float]:
-        each = {"mlm": self.mlm_coefficient, "causal": self.causal_coefficient}
-        return {name: each[name] for name in DECODERS[self.decoder]}
 
 
 def causal_texts(texts: list[tuple[jax.Array, jax.Array]], examples: int = 0) -> list[CausalText]:

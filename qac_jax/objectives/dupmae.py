@@ -67,15 +67,15 @@ class DupMae(RetroMae):
         return words / (jnp.maximum(distinct, 1.0) * texts)[:, None]
 
     def further(
-        self, encoder: Variables, hidden: jax.Array, batch: Batch
+        self, variables: Variables, hidden: jax.Array, batch: Batch
     ) -> tuple[jax.Array | float, Aux]:
         bag: Bag = batch["bag"]
-        loss = jnp.sum(self.bag_loss(encoder, hidden, bag))
+        loss = jnp.sum(self.bag_loss(variables, hidden, bag))
         return self.bag_coefficient * loss, {"bag_loss": loss}
 
-    def bag_loss(self, encoder: Variables, hidden: jax.Array, bag: Bag) -> jax.Array:
+    def bag_loss(self, variables: Variables, hidden: jax.Array, bag: Bag) -> jax.Array:
         """The loss of each text [B] given the states [B, L, D]."""
-        scores = self.module.apply(encoder, hidden, padded=True, method="mlm_logits")
+        scores = self.module.apply(variables, hidden, padded=True, method="mlm_logits")
         place = jnp.arange(scores.shape[1])
         ordinary = (place > 0) & (place < bag.lengths[:, None])
         lowest = jnp.finfo(scores.dtype).min

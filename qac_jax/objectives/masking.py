@@ -52,13 +52,15 @@ class Vocabulary:
         return (self.pad, self.unk, self.cls, self.sep, self.mask)
 
 
-class Masked(NamedTuple):
-    """A masked batch; each row has M positions, its predictions first, then padding (weight 0)."""
+class MaskedText(NamedTuple):
+    """Texts with masked words and the labels to predict, examples first; each row has M positions,
+    its predictions first, then padding (weight 0)."""
 
     ids: jax.Array  # int32 [B, L], with replacements
+    lengths: jax.Array  # int32 [B]
     positions: jax.Array  # int32 [B, M]
     labels: jax.Array  # int32 [B, M]
-    weights: jax.Array  # float32 [B, M], 1 or 0
+    weights: jax.Array  # float32 [B, M]; 1 or 0 until `mlm.shared` normalises them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Masking(Checked):
 
     def __call__(
         self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
-    ) -> Masked:
+    ) -> MaskedText:
         """Samples words, replaces their tokens, and lists the predictions.
 
         A row's key must be used for nothing else.
@@ -114,7 +116,7 @@ class Masking(Checked):
         masked = jnp.where(selected, _replaced(ids, chance, other, vocabulary), ids)
         positions, weights = _first_places(selected, self.max_predictions(ids.shape[-1]))
         labels = jnp.take_along_axis(ids, positions, axis=-1)
-        return Masked(masked, positions, labels, weights)
+        return MaskedText(masked, lengths, positions, labels, weights)
 
 
 def replace(ids: jax.Array, keys: jax.Array, vocabulary: Vocabulary) -> jax.Array:

@@ -12,7 +12,7 @@ they can start from a plain encoder, or from the encoder of another objective.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
@@ -25,7 +25,7 @@ from qac_jax.models.backbone import Backbone
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.models.packing import platform
 from qac_jax.objectives.chunked import first_rows
-from qac_jax.objectives.masking import Masking, Vocabulary
+from qac_jax.objectives.masking import MaskedText, Masking, Vocabulary
 from qac_jax.objectives.objective import (
     Aux,
     Batch,
@@ -34,7 +34,6 @@ from qac_jax.objectives.objective import (
     Variables,
     check_vocabulary,
     example_keys,
-    global_weights,
 )
 
 
@@ -72,54 +71,52 @@ class Mlm(Objective):
             return dataclasses.replace(self, model=module), params
         return super().start_from(module, params)
 
+    @property
+    def heads(self) -> Mapping[str, nn.Module]:
+        """What is trained beside the encoder, by the names of its parameters."""
+        return {}
+
+    @property
+    def inputs_of_heads(self) -> tuple[jax.Array, jax.Array]:
+        """What a head is initialised with: a vector and hidden states."""
+        width = self.model.config.hidden_size
+        return jnp.zeros((1, width)), jnp.zeros((1, 2, width))
+
     def init(self, key: jax.Array) -> Variables:
-        return self.module.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
+        heads, keys = self.heads, iter([key])
+        if heads:
+            keys = iter(jax.random.split(key, 1 + len(heads)))
+        text = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
+        params = self.module.init(next(keys), *text)["params"]
+        inputs = self.inputs_of_heads
+        own = {n: head.init(next(keys), *inputs)["params"] for n, head in heads.items()}
+        return {"params": {**params, **own}}
+
+    def apply_head(self, name: str, variables: Variables, *inputs: Any) -> Any:
+        """What a head says."""
+        return self.heads[name].apply({"params": variables["params"][name]}, *inputs)
+
+    def export(self, variables: Variables) -> tuple[Any, Any]:
+        left_out = {"mlm_head", *self.heads}
+        return self.model, {n: p for n, p in variables["params"].items() if n not in left_out}
+
+    def masked(self, batch: Batch, name: str, masking: Masking, keys: jax.Array) -> MaskedText:
+        """The texts of a feature, masked."""
+        return masking(batch[name], batch[f"{name}_length"], keys, self.vocabulary)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        ids, lengths = batch["tokens"], batch["tokens_length"]
-        mask_keys, dropout_keys = (example_keys(k, len(ids)) for k in jax.random.split(key))
-        masked = self.masking(ids, lengths, mask_keys, self.vocabulary)
-        return {
-            "tokens": masked.ids,
-            "tokens_length": lengths,
-            "positions": masked.positions,
-            "labels": masked.labels,
-            "weights": global_weights(masked.weights > 0, self.examples),
-            "keys": dropout_keys,
-        }
+        count = len(batch["tokens"])
+        mask_keys, dropout_keys = (example_keys(k, count) for k in jax.random.split(key))
+        text = self.masked(batch, "tokens", self.masking, mask_keys)
+        return {"text": shared([text], examples=self.examples)[0], "keys": dropout_keys}
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        module, keys = self.module, batch["keys"] if train else None
-        output = module.apply(variables, batch["tokens"], batch["tokens_length"], keys=keys)
-        logits = module.apply(
-            variables, output.last, batch["positions"], padded=True, method="mlm_logits"
-        )
-        result = token_loss(logits, batch["labels"], batch["weights"])
-        return result.loss, {"masked_accuracy": result.accuracy}
-
-    def export(self, variables: Variables) -> tuple[Any, Any]:
-        params = variables["params"]
-        return self.model, {name: params[name] for name in params if name != "mlm_head"}
-
-
-class MaskedText(NamedTuple):
-    """Texts with masked words and the labels to predict; examples first."""
-
-    ids: jax.Array  # [B, L]
-    lengths: jax.Array  # [B]
-    positions: jax.Array  # [B, M]
-    labels: jax.Array  # [B, M]
-    weights: jax.Array  # [B, M]; 0 where a position is padding
-
-
-def masked(
-    masking: Masking, vocabulary: Vocabulary, ids: jax.Array, lengths: jax.Array, keys: jax.Array
-) -> MaskedText:
-    """Masks texts; the weights are 1 or 0 until `shared` normalises them."""
-    batch = masking(ids, lengths, keys, vocabulary)
-    return MaskedText(batch.ids, lengths, batch.positions, batch.labels, batch.weights)
+        module, text, keys = self.module, batch["text"], batch["keys"] if train else None
+        out = module.apply(variables, text.ids, text.lengths, keys=keys)
+        result = mlm_loss(module, variables, out.last, text)
+        return jnp.sum(result.loss), {"masked_accuracy": jnp.sum(result.accuracy)}
 
 
 def shared(texts: Sequence[MaskedText], group: int = 0, examples: int = 0) -> list[MaskedText]:
@@ -157,20 +154,6 @@ def mlm_loss(
     """The MLM loss at the masked positions: sums over the tokens of each example, [B]."""
     logits = module.apply(variables, hidden, text.positions, padded=True, method="mlm_logits")
     return jax.vmap(token_loss)(logits, text.labels, text.weights)
-
-
-def new_head(head: nn.Module, config: Any, key: jax.Array) -> Any:
-    """New parameters of a head that reads a vector and hidden states."""
-    vector = jnp.zeros((1, config.hidden_size))
-    return head.init(key, vector, jnp.zeros((1, 2, config.hidden_size)))["params"]
-
-
-def part(variables: Variables, names: str | Collection[str], *, without: bool = False) -> Variables:
-    """The variables of one head; with `without`, those of the encoder without these heads."""
-    params = variables["params"]
-    if isinstance(names, str):
-        return {"params": params[names]}
-    return {"params": {n: p for n, p in params.items() if (n in names) != without}}
 
 
 # Cross-entropy of predicted tokens, also of decoders.

@@ -24,6 +24,7 @@ The released models have the encoder and its MLM head, but no decoder that could
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -37,17 +38,8 @@ from qac_jax.models.encoders import pooled
 from qac_jax.models.heads import POOLINGS
 from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
-from qac_jax.objectives.masking import Masking
-from qac_jax.objectives.mlm import (
-    MaskedText,
-    Mlm,
-    TokenLoss,
-    masked,
-    mlm_loss,
-    part,
-    shared,
-    token_loss,
-)
+from qac_jax.objectives.masking import MaskedText, Masking
+from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss, shared, token_loss
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
 
 
@@ -135,19 +127,13 @@ class RetroMae(Mlm):
     pooling: str = option("cls", choices=POOLINGS)
 
     @property
-    def decoder(self) -> Decoder:
-        return Decoder(self.model.config, self.model.runtime)
+    def heads(self) -> Mapping[str, Decoder]:
+        return {DECODER: Decoder(self.model.config, self.model.runtime)}
 
-    def init(self, key: jax.Array) -> Variables:
-        encoder_key, decoder_key = jax.random.split(key)
-        params = dict(super().init(encoder_key)["params"])
-        stream = jnp.zeros((1, 2, self.model.config.hidden_size))
-        return {
-            "params": {**params, DECODER: self.decoder.init(decoder_key, stream, stream)["params"]}
-        }
-
-    def export(self, variables: Variables) -> tuple[Any, Any]:
-        return super().export(part(variables, (DECODER,), without=True))
+    @property
+    def inputs_of_heads(self) -> tuple[jax.Array, jax.Array]:
+        _, stream = super().inputs_of_heads
+        return stream, stream
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
         source, target = text_names(batch)
@@ -155,9 +141,7 @@ class RetroMae(Mlm):
         encoded, decoded, dropped = (example_keys(k, count) for k in jax.random.split(key, 3))
 
         def text(name: str, masking: Masking, keys: jax.Array) -> MaskedText:
-            ids, lengths = batch[name], batch[f"{name}_length"]
-            text = masked(masking, vocabulary, ids, lengths, keys)
-            return shared([text], examples=self.examples)[0]
+            return shared([self.masked(batch, name, masking, keys)], examples=self.examples)[0]
 
         ready: Batch = {"encoded": text(source, self.masking, encoded), "keys": dropped}
         if not self.enhanced:
@@ -172,12 +156,11 @@ class RetroMae(Mlm):
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         module, keys, text = self.module, batch["keys"] if train else None, batch["encoded"]
-        encoder = part(variables, (DECODER,), without=True)
-        out = module.apply(encoder, text.ids, text.lengths, keys=keys)
-        of_encoder = mlm_loss(module, encoder, out.last, text)
+        out = module.apply(variables, text.ids, text.lengths, keys=keys)
+        of_encoder = mlm_loss(module, variables, out.last, text)
         vector = pooled(out, text.lengths, self.pooling).astype(out.last.dtype)
         of_decoder = self.decoder_loss(variables, vector, batch["decoded"], keys)
-        more, further = self.further(encoder, out.last, batch)
+        more, further = self.further(variables, out.last, batch)
         aux = {
             "encoder_mlm_loss": jnp.sum(of_encoder.loss),
             "masked_accuracy": jnp.sum(of_encoder.accuracy),
@@ -188,7 +171,7 @@ class RetroMae(Mlm):
         return aux["encoder_mlm_loss"] + aux["decoder_loss"] + more, aux
 
     def further(
-        self, encoder: Variables, hidden: jax.Array, batch: Batch
+        self, variables: Variables, hidden: jax.Array, batch: Batch
     ) -> tuple[jax.Array | float, Aux]:
         """What is added to the loss given the encoder's hidden states, and scalars to log."""
         return 0.0, {}
@@ -202,22 +185,21 @@ class RetroMae(Mlm):
     ) -> TokenLoss:
         """The decoder's loss given vectors [B, D]: sums over the tokens of each example, [B], or
         of each row of packed tokens."""
-        module, encoder = self.module, part(variables, (DECODER,), without=True)
-        ids, lengths = text.ids, text.lengths
-        embedded = self._embedded(encoder, ids, fold(keys, _READ_SITE))
+        module, ids, lengths = self.module, text.ids, text.lengths
+        embedded = self._embedded(variables, ids, fold(keys, _READ_SITE))
         context = jnp.concatenate([vector[:, None], embedded[:, 1:].astype(vector.dtype)], axis=1)
         plan = packing.choose(self.runtime.packed, lengths, ids.shape[1])
         if isinstance(text, MaskedText):
             hidden = self._decoded(variables, context, context, lengths, None, keys, plan)
             hidden = hidden if plan is None else plan[0].unpack(hidden)
-            return mlm_loss(module, encoder, hidden, text)
-        queries = vector[:, None] + self._positions(encoder, ids.shape[1])
+            return mlm_loss(module, variables, hidden, text)
+        queries = vector[:, None] + self._positions(variables, ids.shape[1])
         visible = self.visible(ids, lengths, text.keys)
         hidden = self._decoded(variables, queries, context, lengths, visible, keys, plan)
         weights = text.weights
         if plan is not None:
             ids, weights = plan[0].of_tokens(ids), plan[0].of_tokens(weights)
-        logits = module.apply(encoder, hidden, padded=True, method="mlm_logits")
+        logits = module.apply(variables, hidden, padded=True, method="mlm_logits")
         return jax.vmap(token_loss)(logits, ids, weights)
 
     def _decoded(
@@ -231,13 +213,14 @@ class RetroMae(Mlm):
         plan: tuple[packing.Packed, jax.Array] | None,
     ) -> jax.Array:
         """The decoder's hidden states, of packed tokens where there is a plan for them."""
-        own, keys = part(variables, DECODER), fold(keys, _DECODER_SITE)
+        keys = fold(keys, _DECODER_SITE)
         if plan is None:
-            return jnp.asarray(self.decoder.apply(own, queries, context, lengths, visible, keys))
+            given: Any = queries, context, lengths, visible, keys
+            return jnp.asarray(self.apply_head(DECODER, variables, *given))
         packed, fit = plan
         tokens = None if keys is None else packing.TokenKeys(keys, packed)
-        queries, context = packed.pack(queries), packed.pack(context)
-        hidden = jnp.asarray(self.decoder.apply(own, queries, context, packed, visible, tokens))
+        given = packed.pack(queries), packed.pack(context), packed, visible, tokens
+        hidden = jnp.asarray(self.apply_head(DECODER, variables, *given))
         return hidden + jnp.where(fit, 0.0, jnp.nan).astype(hidden.dtype)
 
     def visible(self, ids: jax.Array, lengths: jax.Array, keys: jax.Array) -> jax.Array:
@@ -261,16 +244,16 @@ class RetroMae(Mlm):
         place = jnp.arange(length)
         return (~hidden | (place == 0)) & (place != place[:, None])
 
-    def _embedded(self, encoder: Variables, ids: jax.Array, keys: jax.Array | None) -> jax.Array:
+    def _embedded(self, variables: Variables, ids: jax.Array, keys: jax.Array | None) -> jax.Array:
         """e + p of every token, [B, L, D]."""
         if self.embeddings == "layer":
-            return self.module.apply(encoder, ids, keys=keys, method="embed")
-        table = self.module.apply(encoder, method="word_table")
-        return jnp.take(table, ids, axis=0, mode="clip") + self._positions(encoder, ids.shape[1])
+            return self.module.apply(variables, ids, keys=keys, method="embed")
+        table = self.module.apply(variables, method="word_table")
+        return jnp.take(table, ids, axis=0, mode="clip") + self._positions(variables, ids.shape[1])
 
-    def _positions(self, encoder: Variables, length: int) -> jax.Array:
+    def _positions(self, variables: Variables, length: int) -> jax.Array:
         """The encoder's position embeddings p₀, p₁, … [L, D]."""
-        return self.module.apply(encoder, length, method="position_vectors")
+        return self.module.apply(variables, length, method="position_vectors")
 
 
 def text_names(features: Any) -> tuple[str, str]:

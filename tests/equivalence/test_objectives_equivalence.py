@@ -187,17 +187,17 @@ def test_figures_of_validation_of_a_filled_batch(name: str) -> None:
 
 def test_the_loss_is_the_mean_over_all_masked_tokens() -> None:
     made, variables, batch = ready("mlm")
-    labels = batch_for("mlm")["tokens"]
+    labels, text = batch_for("mlm")["tokens"], batch["text"]
 
     @jax.jit
     def run(variables: Any) -> Any:
-        hidden = made.module.apply(variables, batch["tokens"], batch["tokens_length"]).last
+        hidden = made.module.apply(variables, text.ids, text.lengths).last
         logits = made.module.apply(variables, hidden, method="mlm_logits")
         return made.loss(variables, batch, jax.random.key(2), False), logits
 
     (loss, aux), logits = run(variables)
-    rows, columns = np.nonzero(np.asarray(batch["weights"]) > 0)
-    places = np.asarray(batch["positions"])[rows, columns]
+    rows, columns = np.nonzero(np.asarray(text.weights) > 0)
+    places = np.asarray(text.positions)[rows, columns]
     log_p = np.asarray(jax.nn.log_softmax(logits))[rows, places]
     assert len(rows) > SIZE
     expected = -log_p[np.arange(len(rows)), labels[rows, places]].mean()

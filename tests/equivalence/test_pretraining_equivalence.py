@@ -15,8 +15,7 @@ from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
 from qac_jax.models.encoders import DualEncoderConfig, Tower
 from qac_jax.models.layers import Runtime
-from qac_jax.objectives.cotmae import HEADS
-from qac_jax.objectives.mlm import part, shared
+from qac_jax.objectives.mlm import shared
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import train
 
@@ -67,17 +66,17 @@ def test_a_decoder_may_be_given_the_mean_of_the_tokens() -> None:
     found = jax.jit(lambda v, b: objective.loss(v, b, jax.random.key(2), False)[1])(
         variables, batch
     )
-    bert, text = part(variables, HEADS.values(), without=True), batch["encoded"][0]
+    text = batch["encoded"][0]
     tower = Tower(DualEncoderConfig(BERT, pooling="mean"), Runtime())
     encoder = objective.export(variables)[1]
     vectors = tower.apply({"params": {"backbone": encoder}}, text.ids, text.lengths)
     plain = dataclasses.replace(objective, pooling="cls")
     for name, texts in batch["decoded"].items():
-        decoded = plain.decoder_loss(name, variables, bert, vectors, texts[0], None)
+        decoded = plain.decoder_loss(name, variables, variables, vectors, texts[0], None)
         loss = found[f"{name}_decoder_loss"]
         np.testing.assert_allclose(loss, jnp.sum(decoded.loss), rtol=1e-5)
         of_others = plain.decoder_loss(
-            name, variables, bert, jnp.roll(vectors, 1, 0), texts[0], None
+            name, variables, variables, jnp.roll(vectors, 1, 0), texts[0], None
         )
         assert abs(loss - jnp.sum(of_others.loss)) > 1e-3
 
@@ -135,7 +134,7 @@ def test_a_head_beside_the_weights_is_taken(tmp_path: Path) -> None:
     objective = objectives()["condenser"]
     params = nn.unbox(jax.jit(objective.init)(jax.random.key(5)))["params"]
     module, kept = train.exported(objective, params)
-    heads = {"c_head": (objective.head, {"params": params["head"]})}
+    heads = {"c_head": (objective.heads["head"], {"params": params["head"]})}
     folder = huggingface.save(tmp_path / "model", module, {"params": kept}, heads=heads)
     found = objective.stored_heads(folder)["head"]
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(params["head"]), strict=True):
