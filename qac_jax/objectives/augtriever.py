@@ -21,7 +21,7 @@ choice.
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -52,8 +52,6 @@ class PseudoQueries(DualEncoderObjective):
     smoothing: float = option(0.0, at_least=0, below=1)
     normalize_query: bool = False
     normalize_passage: bool = False
-
-    fills: ClassVar[bool] = True
 
     def export(self, variables: Variables) -> tuple[Any, Any]:
         """The model is normalised if passages are (a query's norm changes no ranking)."""

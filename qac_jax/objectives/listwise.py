@@ -8,7 +8,6 @@ once for all of its queries, so a step sees many queries for the cost of few pas
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +22,6 @@ from qac_jax.objectives.towers import DualEncoderObjective, encoded_texts
 @dataclasses.dataclass(frozen=True)
 class Listwise(DualEncoderObjective):
     """Distillation of a teacher's scores over groups of similar passages."""
-
-    fills: ClassVar[bool] = True
 
     temperature: float = option(0.05, above=0)
     teacher_temperature: float = option(0.02, above=0)

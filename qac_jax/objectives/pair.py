@@ -19,64 +19,37 @@ candidates: ln(2 B) with one hard negative each.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.objectives import chunked, contrastive, towers
+from qac_jax.objectives import contrastive
 from qac_jax.objectives.contrastive import Ranked
-from qac_jax.objectives.finetune import passage_numbers
-from qac_jax.objectives.objective import Aux, Batch, Context, Variables, example_keys
-from qac_jax.objectives.towers import DualEncoderObjective
+from qac_jax.objectives.objective import Aux, Batch, Variables
+from qac_jax.objectives.towers import Triples
 
 
 DENOMINATORS = ("paper_inbatch_and_hard", "hard_from_all_only", "own_hard_only", "official_code")
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair(DualEncoderObjective):
-    """Queries with their passages, the positive first. α = 0 is the second stage: L_Q alone.
-
-    negatives_group: the number of consecutive examples that see one another (0: the whole batch,
-    PAIR's cross-batch negatives).
-    """
-
-    fills: ClassVar[bool] = True
+class Pair(Triples):
+    """Queries with their passages, the positive first. α = 0 is the second stage: L_Q alone. A
+    negatives_group of 0 is PAIR's cross-batch negatives."""
 
     alpha: float = option(0.1, at_least=0, at_most=1)
     denominator: str = option("paper_inbatch_and_hard", choices=DENOMINATORS)
-    mask_duplicates: bool = True  # copies of a positive in the batch are not negatives
-    negatives_group: int = 0
 
     def verb(self, kind: str) -> str:
         return "pretrain" if self.alpha else "finetune"
 
-    def bind(self, context: Context) -> Self:
-        if context.tokenizer is not None and self.alpha and not self.model.config.tied:
-            progress.say(
-                f"pair: alpha={self.alpha} compares passages with each other and with queries, "
-                "which the paper does with one encoder for both; here they have two (tied=False)"
-            )
-        return super().bind(context)
-
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        prepared = {**batch, "keys": example_keys(key, batch["query"].shape[0])}
-        if self.mask_duplicates:
-            prepared["numbers"] = passage_numbers(batch["passages"], batch["passages_length"])
-        return prepared
-
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
-        keys = batch["keys"] if train else None
-        vectors = towers.vectors(self.model, variables, batch, keys, self.chunk)
-        (queries, passages), numbers = chunked.first_rows(
-            (vectors, batch.get("numbers")), self.examples
-        )
+        queries, passages, numbers = self.encoded(variables, batch, train)
         seen: dict[str, Any] = {
             "numbers": numbers,
             "group": self.negatives_group,

@@ -10,13 +10,19 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 
-from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.models.encoders import DualEncoder, backbone_of
 from qac_jax.models.layers import fold
-from qac_jax.objectives.chunked import chunked_encode, gathered
-from qac_jax.objectives.objective import Batch, Context, Objective, Variables, check_vocabulary
+from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
+from qac_jax.objectives.objective import (
+    Batch,
+    Context,
+    Objective,
+    Variables,
+    check_vocabulary,
+    example_keys,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +32,7 @@ class DualEncoderObjective(Objective):
     The whole dual encoder is exported.
     """
 
+    fills: ClassVar[bool] = True
     packs: ClassVar[bool] = True
 
     model: DualEncoder
@@ -54,16 +61,11 @@ class DualEncoderObjective(Objective):
             changed["title"] = "segments"
         before = self.model.config
         config = dataclasses.replace(before, **changed)
-        prompts, trained = ((c.query_prompt, c.passage_prompt) for c in (config, before))
-        if prompts != trained:
+        if (config.query_prompt, config.passage_prompt) != (
+            before.query_prompt,
+            before.passage_prompt,
+        ):
             config = dataclasses.replace(config, default_prompt_name="")
-            if any(trained):
-                progress.say(
-                    f"the model to start from has the prompts {trained[0]!r} and {trained[1]!r} "
-                    f"before queries and passages, these examples {prompts[0]!r} and "
-                    f"{prompts[1]!r}, which it will have; qac tokenize has --query_prompt and "
-                    "--passage_prompt"
-                )
         if not config.include_prompt and (config.query_prompt or config.passage_prompt):
             raise UserError(
                 "this model leaves prompts out of its pooling (include_prompt), which training "
@@ -72,42 +74,59 @@ class DualEncoderObjective(Objective):
         return dataclasses.replace(bound, model=bound.model.clone(config=config))
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
-        """From an encoder (for both towers), or from a dual encoder."""
-        model, params = initialised(self.model, module, params)
+        """The objective in the shape of a loaded module, and its parameters from it.
+
+        An encoder, or that of a cross-encoder, initialises every tower; pooling and projection stay
+        the model's. A dual encoder keeps its own; a tied one can initialise two towers.
+        """
+        model, tied = self.model, self.model.config.tied
+        if isinstance(module, DualEncoder):
+            if tied and not module.config.tied:
+                raise UserError(
+                    "the parameters to start from are two towers, and the objective's model is one "
+                    "for both sides; set tied=False, or start from one tower"
+                )
+            config = dataclasses.replace(module.config, tied=tied)
+            if not tied and module.config.tied:
+                params = {"query": params["encoder"], "passage": params["encoder"]}
+        elif (inside := backbone_of(module, params)) is not None:
+            config = dataclasses.replace(model.config, backbone=inside[0].with_parts())
+            tower = {"backbone": inside[1]}
+            params = {"encoder": tower} if tied else {"query": tower, "passage": tower}
+        else:
+            raise UserError(
+                f"a dual encoder cannot start from a {type(module).__name__}; give an encoder such "
+                "as a BERT, or what was trained from one"
+            )
+        model = model.clone(config=config, runtime=module.runtime)
         return dataclasses.replace(self, model=model), params
 
     def init(self, key: jax.Array) -> Variables:
         return self.model.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
 
 
-def initialised(model: DualEncoder, module: Any, params: Any) -> tuple[DualEncoder, Any]:
-    """The model in the shape of a loaded module, and its parameters from it.
+@dataclasses.dataclass(frozen=True)
+class Triples(DualEncoderObjective):
+    """Losses of queries against passages of the batch, each query's positive first."""
 
-    An encoder, or that of a cross-encoder, initialises every tower; pooling and projection stay the
-    model's. A dual encoder keeps its own; a tied one can initialise two towers.
-    """
-    tied = model.config.tied
-    if isinstance(module, DualEncoder):
-        if tied and not module.config.tied:
-            raise UserError(
-                "the parameters to start from are two towers, and the objective's model is one "
-                "for both sides; set tied=False, or start from one tower"
-            )
-        config = dataclasses.replace(module.config, tied=tied)
-        if tied or not module.config.tied:
-            return model.clone(config=config, runtime=module.runtime), params
-        tower = params["encoder"]
-    elif (inside := backbone_of(module, params)) is not None:
-        backbone, params = inside
-        config = dataclasses.replace(model.config, backbone=backbone.with_parts())
-        tower = {"backbone": params}
-    else:
-        raise UserError(
-            f"a dual encoder cannot start from a {type(module).__name__}; give an encoder such as "
-            "a BERT, or what was trained from one"
-        )
-    towers = {"encoder": tower} if tied else {"query": tower, "passage": tower}
-    return model.clone(config=config, runtime=module.runtime), towers
+    mask_duplicates: bool = True  # copies of a query's positive are not negatives
+    negatives_group: int = 0  # consecutive queries that see each other's passages (0: all)
+
+    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+        """The same texts with dropout keys, and numbers that are equal for equal passages."""
+        prepared = {**batch, "keys": example_keys(key, batch["query"].shape[0])}
+        if self.mask_duplicates:
+            prepared["numbers"] = passage_numbers(batch["passages"], batch["passages_length"])
+        return prepared
+
+    def encoded(
+        self, variables: Variables, batch: Batch, train: bool
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Vectors of the examples' queries [B, D] and passages [B, P, D], and their numbers."""
+        keys = batch["keys"] if train else None
+        found = vectors(self.model, variables, batch, keys, self.chunk)
+        (queries, passages), numbers = first_rows((found, batch.get("numbers")), self.examples)
+        return queries, passages, numbers
 
 
 def vectors(
@@ -168,3 +187,20 @@ def encoded_texts(
         side=side,
     )
     return jnp.reshape(found, (size, per, -1))
+
+
+# Odd multipliers of the hash that identifies a passage.
+_TOKEN, _PLACE = 0x9E3779B1, 0x85EBCA77
+
+
+def passage_numbers(ids: jax.Array, lengths: jax.Array) -> jax.Array:
+    """A number for each passage of [..., L], the same for the same tokens: uint32 [...].
+
+    Two different passages collide once in 4e9 pairs, which costs one negative.
+    """
+    place = jnp.arange(ids.shape[-1], dtype=jnp.uint32)
+    mixed = (ids.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(_TOKEN)
+    mixed = (mixed ^ (mixed >> 15)) * (jnp.uint32(2) * place * jnp.uint32(_PLACE) + jnp.uint32(1))
+    mixed = mixed ^ (mixed >> 13)
+    real = place < lengths[..., None].astype(jnp.uint32)
+    return jnp.sum(jnp.where(real, mixed, jnp.uint32(0)), axis=-1, dtype=jnp.uint32)
