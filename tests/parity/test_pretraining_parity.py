@@ -261,7 +261,7 @@ def test_cotmae(case: Path, variant: str, precision: str) -> None:
 def check_cotmae_without_its_decoder(this: Case, variant: str) -> None:
     """Then it is masked language modelling."""
     text = shared([masked_text(this.arrays, EVERY)])[0]
-    batch = {**text._asdict(), "tokens": text.ids, "tokens_length": text.lengths, "keys": None}
+    batch = {"text": text, "keys": None}
     losses = dict.fromkeys(("total_loss", "encoder_mlm_loss"), "loss")
     this.compare(variant, Mlm(this.bert), batch, {}, losses)
 
