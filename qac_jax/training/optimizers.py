@@ -8,18 +8,18 @@
 
 Parameters without decay and frozen parameters are chosen by regular expressions, searched in the
 parameter's path ("encoder/layers/0/attention/query/kernel"). Where layers are stacked along a
-leading axis (a scan), LAMB's norms are per layer, and patterns see each layer's number.
+leading axis (a scan), LAMB's norms are per layer, and patterns see no number of a layer.
 """
 
 import dataclasses
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from qac_jax.errors import UserError
@@ -125,30 +125,19 @@ def is_stacked(path: Any) -> bool:
     The models' convention: a stack is the subtree "layers", of numbered layers or of one layer
     whose leaves are stacked.
     """
-    return _stack_end(path_name(path).split("/")) is not None
-
-
-def _stack_end(names: Sequence[str]) -> int | None:
-    """The index of the layer's number in the path of a stacked leaf; None: not stacked."""
-    for place, name in enumerate(names[:-1], 1):
-        inner = names[place]
-        whole = inner.isdigit() or inner == STACK or inner.startswith(BESIDE)
-        if name == STACK and not whole:
-            return place
-    return None
+    names = path_name(path).split("/")
+    return any(
+        name == STACK and not (inner.isdigit() or inner == STACK or inner.startswith(BESIDE))
+        for name, inner in itertools.pairwise(names)
+    )
 
 
 def held(patterns: Sequence[str], params: Any) -> Any:
     """The parameters, of which frozen ones get no gradient."""
     if not patterns:
         return params
-
-    def one(leaf: jax.Array, mask: bool | np.ndarray) -> jax.Array:
-        if isinstance(mask, bool):
-            return leaf if mask else jax.lax.stop_gradient(leaf)
-        return jnp.where(mask, leaf, jax.lax.stop_gradient(leaf))
-
-    return jax.tree.map(one, params, _trained(patterns, params))
+    trained = _trained(patterns, params)
+    return jax.tree.map(lambda x, own: x if own else jax.lax.stop_gradient(x), params, trained)
 
 
 def freeze(
@@ -158,12 +147,7 @@ def freeze(
     trained = _trained(patterns, params)
 
     def keep(tree: Any) -> Any:
-        def one(leaf: jax.Array, mask: bool | np.ndarray) -> jax.Array:
-            if isinstance(mask, bool):
-                return leaf if mask else jnp.zeros_like(leaf)
-            return jnp.where(mask, leaf, jnp.zeros_like(leaf))
-
-        return jax.tree.map(one, tree, trained)
+        return jax.tree.map(lambda x, own: x if own else jnp.zeros_like(x), tree, trained)
 
     def update(grads: Any, state: Any, params: Any = None):
         updates, state = inner.update(keep(grads), state, params)
@@ -173,45 +157,20 @@ def freeze(
 
 
 def _trained(patterns: Sequence[str], params: Any) -> Any:
-    """Which parameters are trained: a bool per leaf, or per layer where layers are stacked."""
-    tests = {pattern: _compile("frozen", pattern) for pattern in patterns}
-    unused = dict(tests)
-
-    def is_trained(name: str) -> bool:
-        hits = [pattern for pattern, test in tests.items() if test.search(name)]
-        for pattern in hits:
-            unused.pop(pattern, None)
-        return not hits
-
-    def one(path: Any, leaf: Any) -> bool | np.ndarray:
-        mask = np.array([is_trained(name) for name in _layer_names(path, leaf)])
-        if mask.all() or not mask.any():
-            return bool(mask[0])
-        return mask.reshape(-1, *[1] * (len(leaf.shape) - 1))
-
-    tree = jax.tree_util.tree_map_with_path(one, params)
-    if unused:
-        paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    """Which parameters are trained, a bool per leaf."""
+    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    hits = {pattern: {n for n in names if re.search(pattern, n)} for pattern in patterns}
+    if unused := sorted(pattern for pattern, found in hits.items() if not found):
         raise UserError(
-            f"frozen={sorted(unused)[0]!r} matches no parameter; expected a pattern of paths "
-            f"such as {paths[0]!r} and {paths[-1]!r}"
+            f"frozen={unused[0]!r} matches no parameter; expected a pattern of paths such as "
+            f"{names[0]!r} and {names[-1]!r}"
         )
-    if not any(np.any(mask) for mask in jax.tree.leaves(tree)):
+    frozen = set().union(*hits.values())
+    if frozen == set(names):
         raise UserError(
             f"frozen={list(patterns)} matches every parameter; nothing would be trained"
         )
-    return tree
-
-
-def _layer_names(path: Any, leaf: Any) -> Iterator[str]:
-    """The parameter's path; where layers are stacked one for each layer, with its number."""
-    names = path_name(path).split("/")
-    place = _stack_end(names)
-    if place is None:
-        yield "/".join(names)
-        return
-    for number in range(leaf.shape[0]):
-        yield "/".join([*names[:place], str(number), *names[place:]])
+    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path) not in frozen, params)
 
 
 def _compile(field: str, pattern: str) -> re.Pattern[str]:

@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 from etils import epath
+from flax import traverse_util
 from jax.experimental import multihost_utils
 
 from qac_jax import artifacts, hardware, processes
@@ -28,7 +29,7 @@ from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics
 from qac_jax.training.checkpoints import Checkpoints
 from qac_jax.training.mesh import announce
-from qac_jax.training.options import PRECISIONS, Monitoring
+from qac_jax.training.options import Monitoring
 from qac_jax.training.step import Engine, Programs, State, count_parameters, model_flops
 
 
@@ -40,8 +41,6 @@ CHECKPOINTS = "checkpoints"
 
 def precision_here(name: str) -> str:
     """What matrix products are computed in (`Runtime.dtype`)."""
-    if name not in PRECISIONS:
-        raise UserError(f"precision={name!r} is not one of {', '.join(PRECISIONS)}; choose one")
     return hardware.precision_on(jax.default_backend(), name)
 
 
@@ -90,24 +89,20 @@ def abstract_params(objective: Objective) -> Any:
 def matching(params: Mapping[str, Any], target: Any) -> tuple[Nested, list[str], list[str]]:
     """(params that are in the target, names that are not in it, names left to initialise)."""
     expected, loaded = _flat(target), _flat(params)
-    kept: Nested = {}
-    for name in sorted(set(expected) & set(loaded)):
+    for name in sorted({*expected} & {*loaded}):
         if loaded[name].shape != expected[name].shape:
             raise UserError(
                 f"the parameter {name} to start from has the shape {tuple(loaded[name].shape)}, "
                 f"the model's is {tuple(expected[name].shape)}; give a model of the same shape"
             )
-        level = kept
-        *folders, leaf = name.split("/")
-        for folder in folders:
-            level = level.setdefault(folder, {})
-        level[leaf] = loaded[name]
+    kept = {name: x for name, x in loaded.items() if name in expected}
     if not kept:
         raise UserError(
             f"no parameter to start from belongs to the model ({next(iter(loaded), 'none')} there, "
             f"{next(iter(expected))} here); give another init or objective"
         )
-    return kept, sorted(set(loaded) - set(expected)), sorted(set(expected) - set(loaded))
+    tree = traverse_util.unflatten_dict(kept, sep="/")
+    return tree, sorted({*loaded} - {*expected}), sorted({*expected} - {*loaded})
 
 
 def placed(params: Mapping[str, Any], target: Any) -> Nested:
@@ -121,10 +116,7 @@ def placed(params: Mapping[str, Any], target: Any) -> Nested:
 
 
 def _flat(tree: Any) -> dict[str, Any]:
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+    return traverse_util.flatten_dict(tree, sep="/")
 
 
 # The loop: compile, resume, then step, log, validate and save until the end.

@@ -117,8 +117,6 @@ def test_parameters_are_matched_by_name_and_shape() -> None:
 
 def test_what_a_run_tells_its_objective() -> None:
     assert train.precision_here("auto") == "float32"  # on CPUs
-    with pytest.raises(UserError, match="precision='half' is not one of"):
-        train.precision_here("half")
     bound = Mlm(Bert(TINY)).bind(Context(precision="bfloat16", chunk=4))
     assert bound.model.runtime.dtype == "bfloat16" and bound.chunk == 0
     assert toy.ToyContrastive().bind(Context(chunk=4)).chunk == 4  # which does not split
@@ -167,23 +165,8 @@ def test_the_scale_doubles_after_good_steps_and_halves_at_once() -> None:
     assert "scale" in plain(engine(toy_half.Mlm()).abstract)
 
 
-@pytest.mark.parametrize(
-    ("objective", "options"),
-    [
-        (toy_half.Mlm(), {"ema": 0.5}),
-        pytest.param(
-            toy_half.Mlm(),
-            {"data": 2, "microbatch": 8, "frozen": ("up",), "max_skips": 1},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            toy_half.Contrastive(chunk=4, stateful=True), {"data": 2}, marks=pytest.mark.slow
-        ),
-    ],
-    ids=["whole", "accumulated", "chunked"],
-)
-def test_a_step_that_overflows_changes_nothing_but_the_scale(objective: Any, options: Any) -> None:
-    run = engine(objective, scaling=Scaling(2.0**24, period=3), **options)
+def test_a_step_that_overflows_changes_nothing_but_the_scale() -> None:
+    run = engine(toy_half.Mlm(), scaling=Scaling(2.0**24, period=3), ema=0.5)
     state, program = run.create(), run.compile_step(toy.batch(16))
     scales, moved = [], 0
     for number in range(1, 16):
@@ -202,10 +185,6 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(objective: Any, opt
     assert scales[0] == 2.0**24 and scales[1] == 2.0**23 and moved >= 5
     assert any(b == 2 * a for a, b in zip(scales, scales[1:], strict=False))  # grown again
     assert int(state.skipped) == 0
-    if "frozen" in options:
-        np.testing.assert_array_equal(state.params["up"], run.create().params["up"])
-    if objective.splittable is False:
-        assert int(state.variables["queue"]["seen"]) == 16 * moved
 
 
 def test_a_loss_that_is_not_finite_counts_as_skipped() -> None:
@@ -361,14 +340,11 @@ def test_frozen_parameters_stay_and_do_not_count_in_the_clipping() -> None:
     )
     expected = moved(Optimizer("adamw", 0.1, **settings), part, part_gradient)
     frozen = Optimizer("adamw", 0.1, frozen=("^embeddings", "layers/[01]/"), **settings)
-    numbered = moved(frozen, before, change)
-    scanned = moved(frozen, stacked(before), stacked(change))
-    scanned = weights.looped(scanned)
-    for found in (numbered, scanned):
-        layers = found["layers"]
-        assert_equal(found["embeddings"], before["embeddings"])
-        assert_equal([layers["0"], layers["1"]], [before["layers"]["0"], before["layers"]["1"]])
-        assert_equal({"2": layers["2"], "mlm_head": found["mlm_head"]}, expected)
+    found = moved(frozen, before, change)
+    layers = found["layers"]
+    assert_equal(found["embeddings"], before["embeddings"])
+    assert_equal([layers["0"], layers["1"]], [before["layers"]["0"], before["layers"]["1"]])
+    assert_equal({"2": layers["2"], "mlm_head": found["mlm_head"]}, expected)
 
 
 def test_lamb_moves_each_parameter_by_its_own_norm() -> None:
