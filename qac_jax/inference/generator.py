@@ -76,7 +76,6 @@ class Generator:
     pieces: int  # ids from here on are not tokens of the vocabulary
     seed: int = 0
     max_input: int = 512
-    refill: bool = True  # waiting texts take the places of those that have ended; not beam search's
 
     @classmethod
     def load(
@@ -164,35 +163,26 @@ class Generator:
         """
         rows = self.read(requests)
         results: list[list[Generated]] = [[] for _ in requests]
-        if self.refill and self.decoding.method != "beam":
 
-            def keep(row: int, tokens: np.ndarray, lengths: np.ndarray, scores: np.ndarray) -> None:
-                results[row] = self._texts_of(tokens, lengths, scores)
-                if report is not None:
-                    report(1, int(lengths.sum()))
+        def keep(row: int, tokens: np.ndarray, lengths: np.ndarray, scores: np.ndarray) -> None:
+            results[row] = self._texts_of(tokens, lengths, scores)
+            if report is not None:
+                report(1, int(lengths.sum()))
 
+        if self.decoding.method != "beam":
             texts = [
                 refilling.Text(ids, self._limit(request), _bits(self.seed, request.name))
                 for request, ids in zip(requests, rows, strict=True)
             ]
             rules = Rules(self.decoding, self.module.config, self.pieces)
-            refilling.generate(
-                self.module,
-                self.runner,
-                rules,
-                texts,
-                keep,
-                pad=self.tokenizer.pad_id,
-                longest=self.max_input,
-            )
+            sizes = {"pad": self.tokenizer.pad_id, "longest": self.max_input}
+            refilling.generate(self.module, self.runner, rules, texts, keep, **sizes)
             return results
 
         def take(batch: Batch, decoded: Decoded) -> None:
             tokens, lengths, scores = (np.asarray(part) for part in decoded)
-            for place, row in enumerate(batch.rows):
-                results[row] = self._texts_of(tokens[place], lengths[place], scores[place])
-            if report is not None:
-                report(len(batch.rows), int(lengths[: len(batch.rows)].sum()))
+            for place, row in enumerate(batch.rows.tolist()):
+                keep(row, tokens[place], lengths[place], scores[place])
 
         batches = self.batches([len(row) for row in rows])
         self.runner.run(batches, lambda b: self.start(requests, rows, b), take, ahead=_AHEAD)
