@@ -123,7 +123,6 @@ class Encoder:
 
     @property
     def width(self) -> int:
-        """The number of dimensions of a vector."""
         return self.module.config.width
 
     def encode(
@@ -204,7 +203,6 @@ class Encoder:
         return whole, parts
 
     def batches(self, rows: Sequence[Tokens]) -> list[Batch]:
-        """The batches of `encode_tokens`."""
         lengths = [len(row) for row in rows]
         return list(self.runner.batches(lengths, max(self.limits.values())))
 

@@ -154,17 +154,14 @@ class Reranker:
         ]
 
     def batches(self, rows: Sequence[Pair]) -> Iterator[Batch]:
-        """The padded batches of pairs, by length."""
         return self.runner.batches([len(ids) for ids, _ in rows], self.max_length)
 
     def apply(self, ids: np.ndarray, types: np.ndarray, lengths: np.ndarray) -> jax.Array:
-        """The log-odds of one padded batch."""
         arrays = self.runner.placed((ids, types, lengths))
         return _program(self.module)(self.runner.params, *arrays)
 
 
 def probability(odds: np.ndarray) -> np.ndarray:
-    """Log-odds as probabilities."""
     return 0.5 * (1.0 + np.tanh(0.5 * np.asarray(odds, np.float64)))
 
 

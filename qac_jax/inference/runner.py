@@ -154,7 +154,6 @@ _CUT = ("vocab", "heads", "mlp")
 
 
 def shardings(module: Writer, mesh: Mesh) -> Any:
-    """Where each parameter of a module lies."""
     count = mesh.shape[TENSOR]
     abstract = jax.eval_shape(module.init, jax.random.key(0), *module.example_inputs())
 

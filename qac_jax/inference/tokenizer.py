@@ -10,7 +10,6 @@ from qac_jax.text.tokenizers import Tokenizer
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """The tokenizer of a model."""
     return tokenizers.load(os.path.normpath(tokenizer_folder(folder)))
 
 

@@ -88,7 +88,6 @@ class PseudoQueries(DualEncoderObjective):
         return l2_normalize(vectors) if self.normalize_query else vectors
 
     def passages(self, params: Any, part: Batch) -> jax.Array:
-        """Vectors of the passages [B, P, D]."""
         ids, lengths, keys = part["passages"], part["passages_length"], part.get("keys")
         vectors = encoded_texts(
             self.model, {"params": params}, ids, lengths, keys, first=1, side="passage"
@@ -241,7 +240,6 @@ class MoCo(PseudoQueries):
         return jnp.mean(ranked.loss), aux
 
     def updated_ema(self, ema: Any, params: Any) -> Any:
-        """The EMA after one more step."""
         decay = self.momentum
 
         def mean(old: jax.Array, new: jax.Array) -> jax.Array:

@@ -62,7 +62,6 @@ class Condenser(Mlm):
 
     @property
     def skip(self) -> int:
-        """The number of the hidden state that the head reads."""
         return self.model.config.num_layers // 2 if self.skip_from is None else self.skip_from
 
     def stored_heads(self, folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -100,7 +99,6 @@ class Condenser(Mlm):
         return Predictions(self.vector(out, text.lengths), of_head, late)
 
     def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
-        """The vector of a whole text."""
         return out.cls
 
     def mlm_terms(self, texts: list[Predictions]) -> tuple[jax.Array, Aux]:

@@ -74,7 +74,6 @@ class CotMae(Mlm):
 
     @property
     def decoders(self) -> dict[str, BidirectionalHead | CausalDecoder]:
-        """The decoders that are trained."""
         config, runtime = self.model.config, self.model.runtime
         made: dict[str, BidirectionalHead | CausalDecoder] = {
             "mlm": BidirectionalHead(config, runtime, self.mlm_layers),
@@ -151,7 +150,6 @@ class CotMae(Mlm):
         return None if self.encoder_mlm or self.pooling != "cls" else 1
 
     def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
-        """The vector of a whole passage."""
         return pooled(out, lengths, self.pooling).astype(out.last.dtype)
 
     def decoder_loss(

@@ -125,7 +125,6 @@ class _Scorer(Objective):
         return loss, {"accuracy": accuracy}
 
     def _words(self, params: Any) -> jax.Array:
-        """The table of word embeddings."""
         return self.model.config.words_of(params["backbone"])
 
     def _perturbed(self, params: Any, change: jax.Array) -> Any:

@@ -39,7 +39,6 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> Vocabulary:
-        """The vocabulary of a `qac_jax.text.tokenizers.Tokenizer`."""
         roles = {role: tokenizer.special(role) for role in ("pad", "unk", "cls", "sep", "mask")}
         return cls(np.asarray(tokenizer.continuation, bool), **roles)
 
@@ -148,7 +147,6 @@ def _is_one_of(ids: jax.Array, values: Sequence[int]) -> jax.Array:
 def _select_row(
     candidate: jax.Array, continuation: jax.Array, budget: jax.Array, order: jax.Array
 ) -> jax.Array:
-    """The sampled tokens of one row, bool [L]."""
     length = candidate.shape[0]
     place = jnp.arange(length, dtype=jnp.int32)
     seen = jnp.cumsum(candidate, dtype=jnp.int32)

@@ -93,7 +93,6 @@ class Mlm(Objective):
         return {"params": {**params, **own}}
 
     def apply_head(self, name: str, variables: Variables, *inputs: Any) -> Any:
-        """What a head says."""
         return self.heads[name].apply({"params": variables["params"][name]}, *inputs)
 
     def export(self, variables: Variables) -> tuple[Any, Any]:
@@ -101,7 +100,6 @@ class Mlm(Objective):
         return self.model, {n: p for n, p in variables["params"].items() if n not in left_out}
 
     def masked(self, batch: Batch, name: str, masking: Masking, keys: jax.Array) -> MaskedText:
-        """The texts of a feature, masked."""
         return masking(batch[name], batch[f"{name}_length"], keys, self.vocabulary)
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:

@@ -121,7 +121,6 @@ class Objective(Checked, abc.ABC):
 
     @property
     def runtime(self) -> Runtime:
-        """The run-time options of the model."""
         return self.model.runtime
 
     # How a run starts.

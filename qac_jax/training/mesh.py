@@ -88,7 +88,6 @@ def announce(line: str) -> None:
 
 
 def rules_named(name: str) -> Rules:
-    """The table of rules of that name."""
     if name not in RULES:
         raise UserError(f"rules={name!r} is not a table of sharding rules; {nearest(name, RULES)}")
     return RULES[name]
@@ -209,7 +208,6 @@ def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 

@@ -119,7 +119,6 @@ def _is_finite(metrics: Mapping[str, Any]) -> bool:
 
 
 def _means(records: Sequence[Mapping[str, Any]]) -> Figures:
-    """The mean of every figure over the records."""
     if not records:
         return {}
     return {name: float(np.mean([figures[name] for figures in records])) for name in records[0]}
@@ -129,7 +128,6 @@ def _means(records: Sequence[Mapping[str, Any]]) -> Figures:
 
 
 def log_line(step: int, total: int, figures: Mapping[str, float]) -> str:
-    """One line of figures for the terminal."""
     speed = ("step_ms", "examples_per_second", "tokens_per_second", "mfu", "skipped")
     last = ("grad_norm", "learning_rate", *speed)
     first = {"loss": figures["loss"]} if "loss" in figures else {}
@@ -270,7 +268,6 @@ class Profile:
 
 
 def how_to_open(folder: os.PathLike[str] | str) -> str:
-    """What to do with a trace."""
     place = os.fspath(folder)
     return (
         f"the trace is in {place}; look at it with: xprof --logdir {place} "

@@ -107,7 +107,6 @@ class Optimizer(Checked):
         return not any(re.search(pattern, name) for pattern in self.no_decay)
 
     def _decayed(self, params: Any) -> Any:
-        """Which leaves of a tree of parameters have weight decay."""
         return jax.tree_util.tree_map_with_path(lambda path, _: self.decays(path), params)
 
     def _adapts(self, path: Any) -> bool:
@@ -209,7 +208,6 @@ def schedule(name: str, peak: float, total: int, warmup: int, floor: float = 0.0
         )
 
     def share(step: jax.Array) -> jax.Array:
-        """The share of the peak after the warm-up."""
         done = jnp.clip((step - warmup) / max(1, total - warmup), 0.0, 1.0)
         if name == "linear":
             return floor + (1.0 - floor) * (1.0 - done)

@@ -65,7 +65,6 @@ class Scaling:
         return {"value": jnp.float32(self.initial), "good": jnp.zeros((), jnp.int32)}
 
     def after(self, scale: Scale, finite: jax.Array) -> Scale:
-        """The scale for the next step."""
         value, good = scale["value"], scale["good"] + 1
         grown = jnp.where(good >= self.period, jnp.minimum(2 * value, LARGEST), value)
         return {
@@ -117,7 +116,6 @@ class Engine:
         return self.objective.runtime.dtype == "float16"
 
     def new(self, key: jax.Array) -> State:
-        """A fresh state, parameters unboxed."""
         variables = nn.unbox(self.objective.init(key))
         return self.start(variables)
 
@@ -136,7 +134,6 @@ class Engine:
 
     @functools.cached_property
     def shardings(self) -> State:
-        """The sharding of every leaf of the state."""
         key = jax.random.key(0)
         boxed = jax.eval_shape(self.objective.init, key)
         variables = meshes.shardings(boxed, self.mesh, self.rules)
@@ -159,7 +156,6 @@ class Engine:
 
     @functools.cached_property
     def abstract(self) -> State:
-        """Shapes and types of the state, without computing it."""
         return jax.eval_shape(self.new, jax.random.key(0))
 
     def create(self, params: Mapping[str, Any] | None = None) -> State:
@@ -319,7 +315,6 @@ class Engine:
             return step.lower(self.abstract, batch).compile()
 
     def compile_measure(self, batch: Any) -> jax.stages.Compiled:
-        """The compiled validation step for batches of these shapes."""
         size = jax.tree.leaves(batch)[0].shape[0]
         meshes.check_batch(size, self.mesh, "validation batch_size", self.objective.fills)
         engine, batch = self._fitted(batch)
@@ -501,7 +496,6 @@ def plain(objective: Objective) -> tuple[Any, Variables]:
 
 
 def count_parameters(params: Any) -> int:
-    """The number of parameters in a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 

@@ -82,7 +82,6 @@ def shaped(objective: Objective, folder: str) -> Objective:
 
 
 def abstract_params(objective: Objective) -> Any:
-    """Shapes of the objective's parameters."""
     return nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))["params"]
 
 
@@ -303,7 +302,6 @@ def validation_loader(
 
 
 def exported(objective: Objective, params: Any) -> tuple[nn.Module, Nested]:
-    """The module that is exported after training, and its parameters."""
     module, kept = objective.export({"params": params})
     if isinstance(module, Backbone):  # its optional parts are those that have parameters
         module = module.clone(config=module.config.with_parts(*kept))

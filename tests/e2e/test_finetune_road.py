@@ -17,8 +17,6 @@ from qac_jax.objectives.finetune import Finetune
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval.vectors import Vectors
 from qac_jax.stages.embed import Embed
-from qac_jax.stages.index import Index
-from qac_jax.stages.mine import Mine
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
@@ -116,21 +114,3 @@ def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
             found = encoder.encode(questions, "query")
         np.testing.assert_allclose(found, expected, atol=1e-5)
     assert any(tokenizer.sep_id in tokenizer.encode(text) for text in texts["passage"])
-
-
-@pytest.mark.slow
-def test_it_mines_and_is_trained_on_in_its_own_shape(road: Path) -> None:
-    retriever = trained(road, "tied_True", tied=True, pooling="mean", normalize=True)
-    execute(Embed(encoder=str(retriever), passages=str(road / "passages")), road / "vectors_mine")
-    execute(Index(vectors=str(road / "vectors_mine")), road / "index")
-    mine = Mine.make(
-        passages=str(road / "passages"),
-        index=str(road / "index"),
-        queries=str(road / "data" / "queries.jsonl"),
-        qrels=str(road / "data" / "qrels" / "test.tsv"),
-        depth=5,
-    )
-    mined = execute(mine, road / "negatives")
-    assert all(len(r["negatives"]) == 5 for r in records.Records(mined))
-    again = trained(road, "again", init=str(retriever))
-    assert Encoder.load(again).module.config.pooling == "mean"

@@ -140,21 +140,6 @@ def test_initial_values(scan: bool) -> None:
     _assert_initial(head, 0.02 / np.sqrt(2 * 2))
 
 
-@pytest.mark.slow
-def test_bfloat16_is_close_and_keeps_fp32_parameters() -> None:
-    ids = jnp.asarray(np.random.default_rng(0).integers(1, 500, (2, 12)))
-    lengths = jnp.array([12, 5])
-    bert = Bert(CONFIG, Runtime(dtype="bfloat16"))
-    variables = bert.init(jax.random.key(0), ids, lengths)
-    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
-    half = bert.apply(variables, ids, lengths)
-    single = Bert(CONFIG).apply(variables, ids, lengths)
-    assert half.last.dtype == jnp.bfloat16
-    assert np.abs(half.last.astype(np.float32) - single.last).max() < 0.06
-    logits = bert.apply(variables, half.last, method="mlm_logits")
-    assert logits.dtype == jnp.float32
-
-
 def test_config_errors() -> None:
     with pytest.raises(UserError, match="hidden_size=96 cannot be cut into num_heads=7"):
         dataclasses.replace(CONFIG, num_heads=7)
