@@ -86,15 +86,12 @@ def padded_tokens(spec: Mapping[str, Any]) -> int:
 def finite_means(engine: Engine, state: State, since_log: list[Any], step: int) -> Figures:
     """The mean metrics of the last steps; raises UserError if too many were not finite."""
     records = jax.device_get(since_log)
-    skipped = int(jax.device_get(state.skipped))
-    overflows = [bool(_overflows(metrics)) for metrics in records]
+    skipped, first = int(jax.device_get(state.skipped)), step - len(records) + 1
+    finite = [math.isfinite(r["loss"]) and math.isfinite(r["grad_norm"]) for r in records]
+    overflows = [bool(steps.overflows(r["loss"], r["grad_norm"], _scale(r))) for r in records]
     if skipped > engine.max_skips:
-        first = step - len(records) + 1
-        bad = [
-            first + i
-            for i, metrics in enumerate(records)
-            if not _is_finite(metrics) and not overflows[i]
-        ]
+        lost = zip(finite, overflows, strict=True)
+        bad = [first + i for i, (good, over) in enumerate(lost) if not good and not over]
         where = f"step {bad[0]}, between steps {first} and {step}" if bad else f"step {step}"
         half = "; a model whose numbers exceed 65504 needs --precision float32"
         raise UserError(
@@ -102,41 +99,31 @@ def finite_means(engine: Engine, state: State, since_log: list[Any], step: int) 
             f"max_skips={engine.max_skips}); lower the learning rate, lengthen the warm-up, or "
             "allow more skipped steps" + (half if engine.scales else "")
         )
-    means = _means([metrics for metrics in records if _is_finite(metrics)])
-    counts = {"skipped": skipped, "overflows": sum(overflows)}
+    means = _means([r for r, good in zip(records, finite, strict=True) if good])
     if engine.scales and records:
-        means[steps.LOSS_SCALE] = float(records[-1][steps.LOSS_SCALE])
+        means[steps.LOSS_SCALE] = float(_scale(records[-1]))
+    counts = {"skipped": skipped, "overflows": sum(overflows)}
     return {**means, **{name: count for name, count in counts.items() if count}}
 
 
-def _overflows(metrics: Mapping[str, Any]) -> Any:
-    scale = metrics.get(steps.LOSS_SCALE, steps.LEAST)
-    return steps.overflows(metrics["loss"], metrics["grad_norm"], scale)
-
-
-def _is_finite(metrics: Mapping[str, Any]) -> bool:
-    return math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])
+def _scale(record: Mapping[str, Any]) -> Any:
+    return record.get(steps.LOSS_SCALE, steps.LEAST)
 
 
 def _means(records: Sequence[Mapping[str, Any]]) -> Figures:
-    if not records:
-        return {}
-    return {name: float(np.mean([figures[name] for figures in records])) for name in records[0]}
+    return {n: float(np.mean([r[n] for r in records])) for n in (records[0] if records else ())}
 
 
 # Where figures go.
 
 
 def log_line(step: int, total: int, figures: Mapping[str, float]) -> str:
-    speed = ("step_ms", "examples_per_second", "tokens_per_second", "mfu", "skipped")
-    last = ("grad_norm", "learning_rate", *speed)
-    first = {"loss": figures["loss"]} if "loss" in figures else {}
-    measures = {name: value for name, value in figures.items() if name not in last}
-    rest = {name: figures[name] for name in last[:2] if name in figures}
-    left = (total - step) * figures["step_ms"] / 1e3
+    rates = ("step_ms", "examples_per_second", "tokens_per_second", "mfu", "skipped")
+    last = ("grad_norm", "learning_rate")
+    order = sorted(figures, key=lambda name: (name != "loss", name in last))
     parts = [
         f"step {step}/{total} ({step / total:.0%})",
-        shown({**first, **measures, **rest}),
+        shown({name: figures[name] for name in order if name not in rates}),
         f"{figures['step_ms']:.1f} ms",
         f"{human(figures['examples_per_second'])} examples/s",
         f"{human(figures['tokens_per_second'])} tokens/s",
@@ -145,6 +132,7 @@ def log_line(step: int, total: int, figures: Mapping[str, float]) -> str:
         parts.append(f"{figures['skipped']:.0f} step(s) skipped")
     if "mfu" in figures:
         parts.append(f"MFU {figures['mfu']:.1%}")
+    left = (total - step) * figures["step_ms"] / 1e3
     return "  ".join([*parts, f"ETA {human_seconds(left)}"])
 
 
