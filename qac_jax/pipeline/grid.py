@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -27,7 +27,7 @@ from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.stage import Stage
 
 
-STAGES, CELL, SUMMARY = "stages", "cell.json", "summary"
+STAGES, SUMMARY = "stages", "summary"
 _KEY = 12  # hexadecimal digits
 _POLL = 5.0  # seconds between two looks at a stage that another job writes
 
@@ -176,7 +176,7 @@ def plan(todo: Sequence[Cell], sizes: Mapping[str, int] | None = None) -> dict[s
     for cell in todo:
         new = [name for name, place in cell.places.items() if place not in seen]
         seen |= set(cell.places.values())
-        rows.append({"cell": cell.name, "new": new, "places": dict(cell.places)})
+        rows.append({"cell": cell.name, "new": new})
     first = Recipe(stages=todo[0].stages, data_dir=todo[0].data_dir)
     return {"cells": rows, "distinct_stages": len(seen), "first_cell": recipe.plan(first, sizes)}
 
@@ -199,11 +199,9 @@ def _places(stages: Mapping[str, Stage]) -> dict[str, str]:
 
 
 def _link(cell: Cell, root: epath.Path) -> None:
-    """Writes the cell's folder: its description, and links to its stages."""
+    """Writes the cell's folder: links to its stages."""
     folder = root / cell.system / f"seed_{cell.seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"system": cell.system, "seed": cell.seed, "stages": dict(cell.places)}
-    (folder / CELL).write_text(json.dumps(record, indent=1) + "\n")
     for name, place in cell.places.items():
         link, target = os.path.join(folder, name), os.path.join("..", "..", place)
         if os.path.islink(link) and os.readlink(link) != target:
@@ -225,22 +223,15 @@ def _summarized(
             for name in grid.metrics.split(",")
             for result in results.read(finished[cell.places[name]])[0]
         }
-        _check_rows(grid, by_run, cell.name)
+        absent = [run for run in grid.rows if run not in by_run]
+        if absent and not (grid.partial and len(absent) < len(grid.rows)):
+            raise UserError(
+                f"stage {grid.metrics} of {cell.name} judges no run {absent[0]!r}, a row of the "
+                f"grid; {nearest(absent[0], by_run)}"
+            )
         figures.setdefault(cell.system, {})[cell.seed] = by_run
     layout = grids.Layout(grid.rows, grid.baselines, grid.measures, grid.permutations)
     return grids.summarize(figures, layout, tested=tested)
-
-
-def _check_rows(grid: Grid, judged: Iterable[str], cell: str) -> None:
-    """Raises where a row of the table has no figure of a cell, which judged these runs."""
-    judged = set(judged)
-    absent = [run for run in grid.rows if run not in judged]
-    if absent and (not grid.partial or len(absent) == len(grid.rows)):
-        partial = "" if grid.partial else ", or set grid.Grid.partial where systems have fewer rows"
-        raise UserError(
-            f"stage {grid.metrics} of {cell} judges no run {absent[0]!r}, a row of the grid; "
-            f"{nearest(absent[0], judged)}{partial}"
-        )
 
 
 def _write(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
