@@ -50,7 +50,7 @@ Report = Callable[[int, int], None]
 # Lines of imported queries that are buffered before they are written to the files of their shards.
 _WAITING = 100_000
 _IDS = ("_id", "id", "docid", "doc_id", "pid", "passage_id", "text_id")
-_TEXTS = ("queries", "query", "predicted_queries", "questions", "question")
+_TEXTS = ("contexts", "queries", "query", "predicted_queries", "questions", "question")
 # What AugQ calls the outputs of T0-3B's four prompts and of doc2query's text2query.
 _AUGQ = {
     **{f"T03B-{name}": f"tqgen_{name}" for name in ("topic", "title", "absum", "exsum")},
@@ -278,53 +278,38 @@ def _parsed(line: str, origin: str) -> tuple[list[str], list[Record]]:
     """(ids of passages, contexts) of a line."""
     if not line.lstrip().startswith("{"):
         name, query = columns(line, ("id", "query"))
-        return [name], _contexts(query, origin, "query")
+        return [name], _contexts(query, origin)
     record = json_object(line)
-    if "question" in record and isinstance(answers := record.get("answers"), list):
+    answers, outputs = record.get("answers"), record.get("outputs")
+    if "question" in record and isinstance(answers, list):
         if not all(isinstance(answer, Mapping) for answer in answers):
             raise BadRecord("'answers' is not a list of objects with a 'passage_id'")
         names = [string(answer, "passage_id", what="passage") for answer in answers]
-        return list(dict.fromkeys(names)), _contexts(record["question"], origin, "question")
+        return list(dict.fromkeys(names)), _contexts(record["question"], origin)
     names = [string(record, *_IDS, what="id of a passage")]
-    if "contexts" in record:
-        if not isinstance(record["contexts"], list):
-            raise BadRecord("'contexts' is not a list")
-        return names, [_whole(context, origin) for context in record["contexts"]]
-    if "outputs" in record:
-        if not isinstance(record["outputs"], Mapping):
-            raise BadRecord("'outputs' is not an object {origin: text}")
-        parts = (
-            _contexts(texts, _AUGQ.get(name) or name, f"outputs.{name}")
-            for name, texts in record["outputs"].items()
-        )
-        return names, list(itertools.chain.from_iterable(parts))
+    if isinstance(outputs, Mapping):
+        of = (_contexts(texts, _AUGQ.get(name) or name) for name, texts in outputs.items())
+        return names, list(itertools.chain.from_iterable(of))
     key = next((key for key in _TEXTS if key in record), None)
     if key is None:
-        raise BadRecord(
-            f"no queries: expected one of the keys contexts, outputs, {', '.join(_TEXTS)}, "
-            f"found {', '.join(list(record)[:8])}"
-        )
-    return names, _contexts(record[key], origin, key)
+        raise BadRecord(f"no queries: expected outputs {{origin: text}}, or {' or '.join(_TEXTS)}")
+    return names, _contexts(record[key], origin)
 
 
-def _contexts(texts: Any, origin: str, what: str) -> list[Record]:
-    """Contexts from a text or a list of texts; none from null."""
+def _contexts(texts: Any, origin: str) -> list[Record]:
+    """Contexts from a text, or a list of texts or of contexts; none from null."""
     texts = [] if texts is None else [texts] if isinstance(texts, str) else texts
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise BadRecord(f"{what!r} is neither a text nor a list of texts")
-    return [_whole(text, origin) for text in texts]
-
-
-def _whole(context: Any, origin: str) -> Record:
-    if isinstance(context, str):
-        context = {"text": context}
-    if not isinstance(context, Mapping) or not isinstance(context.get("text"), str):
-        raise BadRecord("a context is neither a text nor an object with a 'text'")
-    score = context.get("score")
-    if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
-        raise BadRecord(f"the score {score!r} of a context is not a number")
-    known = str(context.get("origin") or origin)
-    return {"text": context["text"].strip(), "origin": known, "score": score}
+    found = []
+    for context in texts if isinstance(texts, list) else [texts]:
+        whole = {"text": context} if isinstance(context, str) else context
+        if not isinstance(whole, Mapping) or not isinstance(whole.get("text"), str):
+            raise BadRecord("queries are texts, or objects with a 'text'; found something else")
+        score = whole.get("score")
+        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+            raise BadRecord(f"the score {score!r} of a context is not a number")
+        known = str(whole.get("origin") or origin)
+        found.append({"text": whole["text"].strip(), "origin": known, "score": score})
+    return found
 
 
 def summed(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -12,10 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from qac_jax.evaluation.similarity import Similarity
-from qac_jax.progress import human
 from qac_jax.report import tables
 
 
@@ -84,39 +82,21 @@ def _plot(axes: Axes, label: str, *, legend: bool = False) -> str:
 
 @mpl.rc_context(_STYLE)
 def lines(
-    series: Sequence[Series],
-    x_label: str,
-    y_label: str,
-    *,
-    log_x: bool = False,
-    log_y: bool = False,
-    dots: bool = False,
-    reference: float | None = None,
+    series: Sequence[Series], x_label: str, y_label: str, *, reference: float | None = None
 ) -> str | None:
     """Several lines over one another; `reference` is a dashed line at this height."""
-    finite = []
+    axes, drawn = _axes(), False
     for name, across, up in series:
         x, y = np.asarray(across, float), np.asarray(up, float)
-        if (there := np.isfinite(x) & np.isfinite(y)).any():
-            finite.append((name, x[there], y[there]))
-    if not finite:
+        there = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+        there = there[:: max(1, len(there) // _MAX_POINTS)]
+        if len(there):
+            marker, drawn = "o" if len(there) == 1 else "", True
+            axes.plot(x[there], y[there], marker=marker, label=name, clip_on=False)
+    if not drawn:
         return None
-    axes = _axes()
-    for name, x, y in finite:
-        thin = slice(None, None, max(1, len(x) // _MAX_POINTS))
-        marker = "o" if dots or len(x) == 1 else ""
-        axes.plot(x[thin], y[thin], marker=marker, label=name, clip_on=False)
     if reference is not None:
         axes.axhline(reference, color=_SOFT, linewidth=1.2, linestyle=(0, (5, 4)))
-    _, every_x, every_y = zip(*finite, strict=True)
-    for axis, logarithmic, of in ((axes.xaxis, log_x, every_x), (axes.yaxis, log_y, every_y)):
-        values = np.concatenate(of)
-        if logarithmic and values.min() > 0:
-            getattr(axes, f"set_{axis.axis_name}scale")("log")
-            getattr(axes, f"set_{axis.axis_name}lim")(0.9 * values.min(), 1.1 * values.max())
-            few = values.max() < 100 * values.min()
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
-            axis.set_minor_locator(NullLocator())
     _label(axes, x_label, y_label)
     return _plot(axes, f"{y_label} by {x_label}", legend=True)
 
@@ -183,14 +163,4 @@ def _label(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, place: number(value)))
-
-
-def number(value: float) -> str:
-    """A tick's label, short enough for the space beside the axis: 2.5e-4, 12k."""
-    if abs(value) >= 10_000:
-        return human(value)
-    if 0 < abs(value) < 0.01:
-        digits, power = f"{value:.2e}".split("e")
-        return f"{float(digits):g}e{int(power)}"
-    return f"{value:.4g}"
+        axis.set_major_formatter("{x:g}")
