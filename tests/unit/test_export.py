@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from toy_retrieval import save_encoder
@@ -19,12 +17,8 @@ from qac_jax.evaluation.results import Result
 from qac_jax.hub import huggingface, weights
 from qac_jax.inference import loading_back
 from qac_jax.inference.encoder import Encoder
-from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.encoders import CrossEncoder, DualEncoder
-from qac_jax.models.t5 import T5, T5Config
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.export import Export
-from qac_jax.text import tokenizers
 
 
 TEXTS = ["a river of stone", "lamp"]
@@ -140,105 +134,32 @@ def test_the_code_of_the_card_makes_our_vectors(tmp_path: Path) -> None:
     np.testing.assert_allclose(known["vectors"], encoder.encode([text]), atol=1e-4)
 
 
-def saved(folder: Path, module: Any) -> Path:
-    ids, lengths = jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32)
-    inputs = (ids, lengths, ids) if isinstance(module, T5) else (ids, lengths)
-    variables = jax.jit(module.init)(jax.random.key(0), *inputs)
-    return huggingface.save(
-        folder, module, variables, tokenizer=tokenizers.ASSETS / tokenizers.SHIPPED
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("made", "settings"),
+    ("changes", "dtype"),
     [
-        ("mean", {}),
-        ("mean", {"dtype": "float16"}),
-        ("cls", {}),
-        ("two", {}),
-        ("prompts", {}),
-        ("cross", {}),
-        ("t5", {}),
-        ("bert", {}),
+        ({}, "float32"),
+        ({}, "float16"),
+        ({"pooling": "cls", "normalize": False, "projection": 8}, "float32"),
+        ({"tied": False}, "float32"),
+        ({"query_prompt": "query: ", "passage_prompt": "passage: ", "scale": 20.0}, "float32"),
     ],
     ids=str,
 )
-def test_other_libraries_agree(made: str, settings: dict, tmp_path: Path) -> None:
+def test_sentence_transformers_agrees(changes: dict[str, Any], dtype: str, tmp_path: Path) -> None:
+    """What transformers loads is compared in tests/parity."""
     pytest.importorskip("torch")
-    pytest.importorskip("sentence_transformers")
-    place = tmp_path / "in"
-    bert = BertConfig(tokenizers.load().vocab_size, 16, 1, 2, 24, 64)
-    if made == "cross":
-        saved(place, CrossEncoder(bert.with_parts("pooler"), labels=2))
-    elif made == "t5":
-        saved(place, T5(T5Config(bert.vocab_size, 16, 8, 24, 1, 1, 2)))
-    elif made == "bert":
-        saved(place, Bert(bert))
-    else:
-        changes: dict[str, dict[str, Any]] = {
-            "mean": {},
-            "cls": {"pooling": "cls", "normalize": False, "projection": 8},
-            "two": {"tied": False},
-            "prompts": {"query_prompt": "query: ", "passage_prompt": "passage: ", "scale": 20.0},
-        }
-        save_encoder(place, **changes[made])
-    folder = export(tmp_path / "out", model=str(place), **settings).path
-    module: Any
-    module, variables = huggingface.load(place)
-    bound = 2e-2 if settings.get("dtype") else 1e-4
-    if isinstance(module, DualEncoder):
-        encoder = Encoder.load(place)
-        for side in ("query", "passage"):
-            expected = encoder.encode(LONGER, side)
-            if made == "prompts":  # they do not have the scale
-                expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-            np.testing.assert_allclose(
-                _by_sentence_transformers(folder, side), expected, atol=bound
-            )
-        return
-    theirs, ids, lengths, types = _by_transformers(folder, module)
-    own = {"cross": (types,), "t5": (ids[:, :8],), "bert": ()}[made]
-    ours = jax.jit(module.apply)(variables, ids, lengths, *own)
-    ours = np.asarray(ours.last if made == "bert" else ours)
-    if made == "bert":
-        real = np.arange(ids.shape[1]) < lengths[:, None]
-        ours, theirs = (np.where(real[..., None], x, 0) for x in (ours, theirs))
-    np.testing.assert_allclose(ours, theirs, atol=bound * max(np.abs(ours).max(), 1.0))
+    library = pytest.importorskip("sentence_transformers")
+    place = save_encoder(tmp_path / "in", **changes)
+    folder = export(tmp_path / "out", model=str(place), dtype=dtype).path
+    theirs = library.SentenceTransformer(os.fspath(folder), device="cpu")
+    encoder = Encoder.load(place)
+    for side, encode in (("query", theirs.encode_query), ("passage", theirs.encode_document)):
+        expected = encoder.encode(LONGER, side)
+        if "scale" in changes:  # they do not have the scale
+            expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        found = encode(LONGER, show_progress_bar=False)
+        np.testing.assert_allclose(found, expected, atol=1e-4 if dtype == "float32" else 2e-2)
 
 
 LONGER = [*loading_back.TEXTS, "the oxygen escapes, the hydrogen helps to bind carbon. " * 8]
-
-
-def _by_sentence_transformers(folder: Any, side: str) -> np.ndarray:
-    from sentence_transformers import SentenceTransformer
-
-    theirs: Any = SentenceTransformer(os.fspath(folder), device="cpu")
-    encode = theirs.encode_query if side == "query" else theirs.encode_document
-    return encode(LONGER, show_progress_bar=False)
-
-
-def _by_transformers(folder: Any, module: Any) -> tuple[np.ndarray, ...]:
-    """Their outputs, and the ids, lengths and token types that they read with their tokenizer."""
-    import torch
-    import transformers
-
-    cross = isinstance(module, CrossEncoder)
-    read = transformers.AutoTokenizer.from_pretrained(os.fspath(folder))
-    texts = [list(loading_back.TEXTS)] * (1 + cross)
-    batch = read(*texts, padding=True, return_tensors="pt")
-    batch.setdefault("token_type_ids", torch.zeros_like(batch["input_ids"]))
-    ids, types = batch["input_ids"], batch["token_type_ids"]
-    auto: Any = transformers.AutoModel
-    if cross:
-        auto = transformers.AutoModelForSequenceClassification
-    given = {"input_ids": ids, "attention_mask": batch["attention_mask"]}
-    if isinstance(module, T5):
-        auto, given["decoder_input_ids"] = transformers.AutoModelForSeq2SeqLM, ids[:, :8]
-    else:
-        given["token_type_ids"] = types
-    with torch.no_grad():
-        outputs = auto.from_pretrained(os.fspath(folder), dtype=torch.float32).eval()(**given)
-    found = outputs.last_hidden_state if isinstance(module, Bert) else outputs.logits
-    lengths = batch["attention_mask"].sum(1)
-    return found.numpy(), *(x.numpy().astype(np.int32) for x in (ids, lengths, types))
