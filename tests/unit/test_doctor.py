@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import toy_hub
@@ -26,39 +25,23 @@ CHECKS = (
 )
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the Hub with folders of config files and empty weights."""
-    cache = tmp_path / "hub"
-
-    def add(name: str, config: dict[str, Any], *files: str, refs: tuple[str, ...]) -> None:
-        folder = tmp_path / name.replace("/", "-")
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(config))
-        for file in files:
-            (folder / file).write_text("{}")
-        toy_hub.add(cache, name, folder, refs=refs)
-
+def test_what_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     bert = {"model_type": "bert", "architectures": ["BertModel"], **toy_hub.BERT}
-    weights = "model.safetensors"
-    add("a/encoder", bert, weights, "tokenizer.json", refs=("main", "v1.0"))
-    add("a/judge", bert, weights, refs=("v2",))
-    add("a/words", {"model_type": "bert"}, "tokenizer.json", refs=("main",))
-    toy_hub.pin(monkeypatch, cache)
-    return cache
-
-
-def test_names_that_need_no_network(cache: Path) -> None:
+    for name, file in (("encoder", "model.safetensors"), ("words", "tokenizer.json")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(bert))
+        (folder / file).write_text("{}")
+        toy_hub.add(tmp_path / "hub", f"a/{name}", folder, refs=("main", "v1.0"))
+    toy_hub.pin(monkeypatch, tmp_path / "hub")
     known = dict(names.known_names())
     usable = {name for name in known if not name.startswith("shipped:")}
-    assert usable == {"a/encoder", "a/encoder@v1.0", "a/judge@v2"}
+    assert usable == {"a/encoder", "a/encoder@v1.0"}
     assert {"shipped:qgen", "shipped:wordpiece-16k", "shipped:demo/questions.jsonl"} <= known.keys()
     assert all(Path(place).exists() for place in known.values())
 
-
-def test_what_is_shown(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(doctor, "CHECKS", CHECKS)
     assert doctor.run() == 0
     lines = capsys.readouterr().out.splitlines()

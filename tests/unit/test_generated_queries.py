@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -126,7 +127,11 @@ def test_all_forms(tmp_path: Path) -> None:
         {"_id": "a", "queries": ["one", " two "]},
         {"docid": 7, "query": "three"},
         {"id": "b", "contexts": [{"text": "four", "origin": "llm", "score": -0.5}, "five"]},
-        {"id": "c", "text": "…", "outputs": {"T03B-topic": "six", "D2Q": ["seven"], "none": None}},
+        {
+            "id": "c",
+            "text": "…",
+            "outputs": {"T03B-topic": "six", "D2Q-t2q": ["seven"], "none": None},
+        },
         {"question": "eight", "answers": [{"passage_id": "a"}, {"passage_id": "a"}]},
         "d\tnine",
     )
@@ -138,10 +143,17 @@ def test_all_forms(tmp_path: Path) -> None:
         ("a", [("one", "imported", None), ("two", "imported", None)]),
         ("7", [("three", "imported", None)]),
         ("b", [("four", "llm", -0.5), ("five", "imported", None)]),
-        ("c", [("six", "tqgen_topic", None), ("seven", "D2Q", None)]),
+        ("c", [("six", "tqgen_topic", None), ("seven", "qgen_d2q", None)]),
         ("a", [("eight", "imported", None)]),
         ("d", [("nine", "imported", None)]),
     ]
+
+
+def test_a_passage_may_be_called_by_its_document_if_that_has_no_other(tmp_path: Path) -> None:
+    places = {"a#0": 0, "b#0": 1, "b#1": 2, "c": 3}
+    passages: Any = SimpleNamespace(positions=lambda names: [places.get(name) for name in names])
+    made = generation.Import(passages, tmp_path, 8)
+    assert [made._passage(name) for name in "abc"] == [("a#0", 0), ("b", None), ("c", 3)]
 
 
 def test_bad_lines_have_file_and_line(tmp_path: Path) -> None:
