@@ -122,14 +122,11 @@ class Parts:
         Those that the search has given stay as they are. The others are computed from the vectors
         of an exact index; others give none, so they get the lowest score of the ranking.
         """
-        exact = self.dense.description["method"] == index.EXACT
-        every = np.unique(np.concatenate([np.arange(0), *wanted]))
-        vectors = self.dense.vectors.take(every).astype(np.float32) if exact else None
         found = []
         for query, mine, gains, ranked in zip(queries, wanted, scores, rows, strict=True):
             given = ranked >= 0
-            if vectors is not None:
-                values = vectors[np.searchsorted(every, mine)] @ query
+            if self.dense.description["method"] == index.EXACT:
+                values = self.dense.vectors.take(mine).astype(np.float32) @ query
             else:
                 values = np.full(len(mine), gains[given].min(initial=np.inf), np.float32)
             values[np.searchsorted(mine, ranked[given])] = gains[given]
