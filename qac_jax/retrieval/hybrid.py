@@ -199,7 +199,6 @@ def choose_weight(
     encoder: Encoder,
     queries: Mapping[str, str],
     judged: Mapping[str, Mapping[str, int]],
-    grid: Sequence[float] = fusion.GRID,
 ) -> fusion.Choice:
     """BM25's weight, chosen on judged queries; where they leave it open, nearest to the setting."""
     asked = {
@@ -212,9 +211,9 @@ def choose_weight(
     texts = [queries[name] for name in asked]
     for relevant, candidates in zip(asked.values(), parts.candidates(encoder, texts), strict=True):
         right = np.array([ids[row] in relevant for row in candidates.rows.tolist()], bool)
-        gains.append(fusion.reciprocal_ranks(candidates.parts, right, grid))
-    table = np.array(gains).reshape(-1, len(grid)).T
-    return fusion.choose(table, grid, parts.settings.weight)
+        gains.append(fusion.reciprocal_ranks(candidates.parts, right, fusion.GRID))
+    table = np.array(gains).reshape(-1, len(fusion.GRID)).T
+    return fusion.choose(table, fusion.GRID, parts.settings.weight)
 
 
 def order_of(dense: Index, lexical: Bm25) -> np.ndarray:

@@ -20,7 +20,7 @@ from qac_jax.pipeline.inputs import together
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import bm25, corpus, fusion
 from qac_jax.retrieval.bm25 import PRESETS, Scoring, stemmers
-from qac_jax.retrieval.fusion import GRID, THEORETICAL, Fusion
+from qac_jax.retrieval.fusion import THEORETICAL, Fusion
 from qac_jax.retrieval.vectors import Vectors
 
 
@@ -247,12 +247,6 @@ class Hybrid(Stage):
     queries: Ref = input("queries to choose the weight on", FILE, default="")
     qrels: Ref = input("relevance judgements of --queries", FILE, default="")
     fusion: Fusion = part(Fusion)
-    grid: tuple[float, ...] = option(GRID, "weights that are tried")
-
-    def check(self) -> None:
-        super().check()
-        if not self.grid or not all(0 <= weight <= 1 for weight in self.grid):
-            raise UserError(f"grid={self.grid}; expected weights from 0 to 1")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import hybrid, index
@@ -268,7 +262,7 @@ class Hybrid(Stage):
             judged = by_query(read_judgements(self.qrels))
             texts = {query.id: query.text for query in read_queries(self.queries)}
             both = hybrid.Parts(dense, lexical, settings, cosine, order)
-            choice = hybrid.choose_weight(both, dense.encoder, texts, judged, self.grid)
+            choice = hybrid.choose_weight(both, dense.encoder, texts, judged)
             settings = dataclasses.replace(settings, weight=choice.weight)
             out.info["choice"] = dataclasses.asdict(choice)
             progress.say(f"hybrid: {choice}")
@@ -282,7 +276,7 @@ class Hybrid(Stage):
         known = dense.artifact
         made_by = dict(known.info["encoder"])
         if self.encoder:  # where it is now
-            made_by = {**made_by, "path": os.path.abspath(inputs.text("encoder"))}
+            made_by |= {"path": os.path.abspath(inputs.text("encoder"))}
             made_by.pop("relative", None)
         out.count = len(dense)
         out.info.update(

@@ -83,7 +83,6 @@ def test_the_weight_nearest_to_the_prior_within_one_standard_error():
     assert (choice.weight, choice.best, choice.questions) == (0.5, 1.0, 4)
     assert [mean for _, mean, _ in choice.curve] == pytest.approx([0.1, 0.875, 1.0])
     assert choice.curve[1][2] == pytest.approx(0.125)
-    assert fusion.choose(gains, grid, prior=0.25, errors=0.9).weight == 1.0
     assert fusion.choose(gains, grid, prior=0.0).weight == 0.5
     # Where all are equal, the prior decides.
     assert fusion.choose(np.ones((3, 5)), grid, prior=0.4).weight == 0.5

@@ -153,12 +153,8 @@ def test_a_moved_folder_works_with_its_encoder(road, tmp_path):
 
 
 def test_settings_and_other_passages_are_refused(road, tmp_path):
-    for settings, message in (
-        ({"weight": 1.5}, "weight = 1.5; expected at least 0"),
-        ({"grid": (0.5, 2.0)}, "expected weights from 0 to 1"),
-    ):
-        with pytest.raises(UserError, match=message):
-            built(road, tmp_path / "out", **settings)
+    with pytest.raises(UserError, match="weight = 1.5; expected at least 0"):
+        built(road, tmp_path / "out", weight=1.5)
     for name in ("fewer", "other"):
         with pytest.raises(UserError, match="hold different passages"):
             built(road, tmp_path / "out", f"bm25_{name}")
