@@ -171,14 +171,10 @@ def test_answers_say_what_is_right_without_a_teacher(road: Road, tmp_path) -> No
 def test_what_does_not_fit_together_is_told(road: Road, tmp_path) -> None:
     for changes, sentence in (
         ({"teacher": ""}, "a teacher's scores"),
-        ({"positive": road.thresholds[0]}, "thresholds"),
         ({"positive": 1.0}, "none of 12 queries"),
-        ({"qrels": "a", "answers": "b"}, "does not exist|at most one"),
     ):
         with pytest.raises(UserError, match=sentence):
-            road.label(f"wrong-{'-'.join(changes)}-{sentence[:4]}", **changes)
-    with pytest.raises(UserError, match="give --passages"):
-        Search(candidates="x", queries="y", reranker="z").check()
+            road.label(f"wrong-{'-'.join(changes)}", **changes)
 
 
 def test_a_question_on_the_screen_in_the_new_order(road: Road, capsys) -> None:

@@ -71,13 +71,9 @@ def test_positives_and_their_copies_are_no_negatives(folder):
     assert (ranks["p0"], ranks["p8"]) == (1, 9)
     # Both systems are drawn from and noted.
     (record,) = miner(folder, "mined", "backwards", depth=3).mine([Question("q", "x", (0,))])
-    assert sorted(record["negatives"]) == ["p1", "p2", "p27", "p28", "p29", "p3"]
-    of = {
-        name: dict(zip(record["negatives"], record["ranks"][name], strict=True))
-        for name in record["ranks"]
-    }
-    assert (of["mined"]["p1"], of["backwards"]["p1"]) == (2, 0)
-    assert (of["mined"]["p29"], of["backwards"]["p29"]) == (0, 1)
+    noted = zip(record["negatives"], *record["ranks"].values(), strict=True)
+    expected = [("p1", 2, 0), ("p2", 3, 0), ("p27", 0, 3), ("p28", 0, 2), ("p29", 0, 1)]
+    assert sorted(noted) == [*expected, ("p3", 4, 0)]
 
 
 def test_the_draw_depends_on_seed_and_query_alone(folder):
@@ -274,7 +270,7 @@ def texts_of(road: Path) -> dict[str, tuple[str, str]]:
     return {r["_id"]: (r["title"], r["text"]) for r in records(road / "passages")}
 
 
-def test_turns_group_anew_and_each_query_is_of_its_group(road: Path, tmp_path: Path) -> None:
+def test_turns_group_anew_and_groups_become_examples(road: Path, tmp_path: Path) -> None:
     once = made(road, tmp_path / "once", size=8, per_passage=2)
     twice = made(road, tmp_path / "twice", size=8, per_passage=2, turns=2)
     assert json.dumps(twice[:5]) == json.dumps(once) and len(twice) == 10
@@ -289,17 +285,9 @@ def test_turns_group_anew_and_each_query_is_of_its_group(road: Path, tmp_path: P
             q for p in of["passages"] for q in of_passage.get(names[p["title"], p["text"]], ())
         }
         assert set(of["queries"]) <= known and len(of["queries"]) >= 12
-
-
-def test_groups_become_examples(road: Path, tmp_path: Path) -> None:
-    made(road, tmp_path / "groups", size=8, per_passage=2)
-    tokenize = Tokenize.make(pairs=str(tmp_path / "groups"), task="groups", workers=1)
-    artifact = stage.execute(tokenize, tmp_path / "examples")
-    (first, *_) = toy_examples.stored(artifact.path)
-    assert len(first["passages"]) == 8
-    assert len(first["scores"]) == 8 * len(first["queries"])
-    with pytest.raises(UserError, match="--task groups reads --pairs"):
-        Tokenize.make(passages="x", task="groups").check()
+    tokenize = Tokenize.make(pairs=str(tmp_path / "once"), task="groups", workers=1)
+    (first, *_) = toy_examples.stored(stage.execute(tokenize, tmp_path / "examples").path)
+    assert len(first["scores"]) == 8 * len(first["queries"]) and len(first["passages"]) == 8
 
 
 def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:
