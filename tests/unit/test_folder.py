@@ -63,7 +63,19 @@ apt install mill
 Text <b>in</b> tags <!-- hidden --> ends.
 
 ## Other
-Last.
+1. Turn it on:
+
+   ```bash
+   mill on  # no heading
+   ```
+
+   Then see[^1].
+
+::: note
+Boxes stay.
+:::
+
+[^1]: It is *round*.
 """
 
 
@@ -85,38 +97,11 @@ def test_markdown(tmp_path):
             "# no heading\napt install mill\nname | price\nwheel | 12",
         ),
         ("The mill > Setup of it > Linux apt > Deep", "Text in tags ends."),
-        ("The mill > Setup of it > Other", "Last."),
+        (
+            "The mill > Setup of it > Other",
+            "Turn it on:\nmill on  # no heading\nThen see.\nBoxes stay.\nIt is round.",
+        ),
     ]
-
-
-LISTS = """
-1. Turn it on:
-
-   ```bash
-   mill on  # no heading
-   ```
-
-   Then see [the wheel](w.md)[^1].
-
-After the list.
-
-    code = [1](2)
-
-::: note
-Boxes stay.
-:::
-
-[^1]: It is *round*.
-"""
-
-
-def test_lists_boxes_and_notes_in_markdown(tmp_path):
-    (page,) = read(tmp_path, {"my_list.md": LISTS})[0].values()
-    text = (
-        "Turn it on:|mill on  # no heading|Then see the wheel.|After the list.|code = [1](2)|"
-        "Boxes stay.|It is round."
-    )
-    assert (page.title, page.text.split("\n")) == ("my list", text.split("|"))
 
 
 HTML = """<html><head><title>Lamps | Shop</title><link rel=canonical href="https://shop/lamps">
