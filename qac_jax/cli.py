@@ -35,7 +35,6 @@ class Verb:
     group: str = ""
 
     def load(self, arguments: Sequence[str] = ()) -> Any:
-        """The class of the stage that the verb means with these flags."""
         variants = VARIANTS.get(self.name, {})
         asked = [target for flag, target in variants.items() if _has(arguments, flag)]
         module, _, name = [*asked, self.target][0].partition(":")
@@ -264,7 +263,6 @@ def _facts(artifact: Any) -> dict[str, Any]:
 
 
 def _change_index(arguments: list[str]) -> int:
-    """Adds to a living index, or deletes from it."""
     from qac_jax.live import command
 
     parser = flags.parser("index", command.ABOUT, command.EXAMPLE)
@@ -367,7 +365,6 @@ def _recipes(arguments: list[str]) -> int:
 
 
 def _recipe(verb: str, arguments: list[str]) -> int:
-    """`qac run` and `qac plan`."""
     options, bindings = _recipe_options(verb, arguments)
     from qac_jax.pipeline import costs, recipe
 
@@ -501,7 +498,6 @@ def _build_grid(options: argparse.Namespace, bindings: list[str]) -> tuple[Any, 
 
 
 def _refuse(unused: Mapping[str, str]) -> None:
-    """Raises for the first setting that changed nothing."""
     if unused:
         raise UserError(next(iter(unused.values())))
 

@@ -195,7 +195,6 @@ class Config:
             raise UserError(f"not valid gin: {error.args[0]}{at(line)}") from error
 
     def _find(self, file: str) -> Path | None:
-        """The file itself, or the one of this name on a search path."""
         places = [Path(file), *(path / file for path in self._paths)]
         if Path(file).name == file and not file.endswith(".gin"):  # a recipe by its name
             places.append(extras.gin_folder() / "recipes" / f"{file}.gin")
@@ -263,7 +262,6 @@ class Config:
         return built
 
     def is_grid(self) -> bool:
-        """Whether what the files name is a grid."""
         return "run" not in _parameters(self.named())
 
     def recipe(self) -> Any:
@@ -307,14 +305,12 @@ class Config:
         return run.recipe()
 
     def _with_bound(self, grid: Any) -> Any:
-        """The grid with the bindings of its own settings."""
         kind: Any = type(grid)
         found = {name: self._bound(kind, name, [""], [self._given]) for name in _parameters(kind)}
         changes = {n: self._value(b.value, [""], [self._given]) for n, b in found.items() if b}
         return dataclasses.replace(grid, **changes)
 
     def named(self) -> Callable[..., Any]:
-        """The recipe that the files name."""
         named = self._given.get((None, "recipe"), [None])[0]
         if named is None or not isinstance(named.value, _Reference):
             raise UserError("the gin files name no recipe; write recipe = @qac.NAME()")

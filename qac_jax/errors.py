@@ -52,7 +52,6 @@ class DataError(UserError):
         super().__init__(f"{place}: {message}")
 
     def __reduce__(self) -> Any:
-        """Out of worker processes."""
         return functools.partial(DataError, self.message, file=self.file, line=self.line), ()
 
 

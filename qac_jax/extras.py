@@ -18,7 +18,6 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,. -]+)\])?[^;]*; *extra == ['\"](
 
 
 def gin_folder() -> Path:
-    """The folder of all gin files."""
     package = Path(__file__).parent
     inside = package / "gin_configs"
     return inside if inside.is_dir() else package.parent / "gin_configs"

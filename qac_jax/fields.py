@@ -131,7 +131,6 @@ def make(cls: type, settings: Mapping[str, Any]) -> Any:
 
 
 def values(instance: Any) -> dict[str, Any]:
-    """The values of all settings by their flat names."""
     return {
         name: getattr(getattr(instance, leaf.part) if leaf.part else instance, name)
         for name, leaf in flat(type(instance)).items()
@@ -139,7 +138,6 @@ def values(instance: Any) -> dict[str, Any]:
 
 
 def is_input(field: dataclasses.Field[Any]) -> bool:
-    """Whether it is an input of a stage (pipeline/inputs.py)."""
     return "kinds" in field.metadata
 
 
@@ -232,7 +230,6 @@ def describe(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """The hash of a JSON-able value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -197,7 +197,6 @@ def passed(options: argparse.Namespace, cls: type) -> dict[str, Any]:
 
 
 def made(cls: type, options: argparse.Namespace) -> Any:
-    """The settings that the flags make, checked."""
     instance = fields.make(cls, passed(options, cls))
     fields.check(instance)
     return instance

@@ -29,7 +29,6 @@ def make_private(folder: str) -> None:
 
 
 def hash_file(path: epath.PathLike) -> str:
-    """The sha256 of a file's bytes, read now."""
     digest = hashlib.sha256()
     with epath.Path(path).open("rb") as file:
         while block := file.read(1 << 20):

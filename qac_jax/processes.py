@@ -20,7 +20,6 @@ received: list[int] = []
 
 
 def run_by(arguments: Sequence[str]) -> None:
-    """Records the arguments that `qac` was called with."""
     global _command
     _command = tuple(arguments)
 
@@ -65,7 +64,6 @@ def interruptible() -> Iterator[None]:
 
 
 def cores() -> int:
-    """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

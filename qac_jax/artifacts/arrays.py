@@ -15,7 +15,6 @@ def save(path: os.PathLike[str] | str, array: Any) -> None:
 
 
 def write(file: IO[bytes], array: Any) -> None:
-    """The same into an open file."""
     import numpy as np  # commands that only explain themselves load this module too
 
     np.lib.format.write_array(_Stream(file), np.asanyarray(array), allow_pickle=False)

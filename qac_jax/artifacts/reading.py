@@ -58,7 +58,6 @@ class Artifact:
         return f"Artifact({self.path}, {self.kind}, {self.count} items, {self.identity[:12]})"
 
     def file(self, name: str) -> epath.Path:
-        """The path of one of its files or folders."""
         if name not in self.files and not any(f.startswith(f"{name}/") for f in self.files):
             raise UserError(
                 f"{self.path} ({self.kind}) has no {name}; it holds {', '.join(self.files)}"
@@ -186,7 +185,6 @@ def sealed(record: Json) -> Json:
 
 
 def is_entry(name: Any, entry: Any) -> bool:
-    """Whether this describes a file inside of the folder."""
     if not (isinstance(name, str) and isinstance(entry, dict)):
         return False
     inside = name and "\0" not in name and name[0] != "/" and ".." not in name.split("/")

@@ -28,7 +28,6 @@ def is_store(path: epath.PathLike) -> bool:
 
 
 def local(address: epath.PathLike) -> epath.Path:
-    """Where the copy of an address lies."""
     scheme, _, rest = os.fspath(address).partition(_SEPARATOR)
     parts = [part for part in rest.split("/") if part]
     if not parts or {".", ".."} & set(parts):
@@ -59,7 +58,6 @@ def fetched(address: epath.PathLike) -> epath.Path:
 
 
 def _commit(folder: epath.Path) -> str:
-    """The record of an artefact; "" where there is none."""
     return (folder / COMMIT).read_text() if (folder / COMMIT).exists() else ""
 
 

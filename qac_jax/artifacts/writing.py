@@ -335,7 +335,6 @@ def _make_room(path: epath.Path, claim: Json, replace: bool) -> None:
 
 
 def _claim(path: epath.Path, record: Json) -> None:
-    """Notes who is writing the folder, and with which settings."""
     claim = {**record, "command": processes.command(), "pid": os.getpid()}
     _write_atomically(path / CLAIM, json.dumps(claim, indent=1, default=_plain))
 
@@ -419,7 +418,6 @@ def _clear(path: epath.Path, names: Sequence[str], keep: Collection[str] = ()) -
 
 
 def _remove(path: epath.Path, names: Sequence[str]) -> None:
-    """Removes files, and folders that are empty then."""
     for name in names:
         (path / name).unlink(missing_ok=True)
     folders = {folder for name in names for folder in PurePosixPath(name).parents[:-1]}

@@ -148,7 +148,6 @@ class Examples:
         return os.path.join(self.path, TOKENIZER)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For worker processes, without open files and locks."""
         left_here = ("_readers", "_lock", "documents")
         return {k: v for k, v in self.__dict__.items() if k not in left_here}
 
@@ -172,7 +171,6 @@ class Examples:
         ]
 
     def _bytes(self, indices: np.ndarray) -> list[bytes]:
-        """The serialised records, fetched together."""
         with self._lock:
             readers, ends = self._readers, self._ends
         fetched: list[bytes] = [b""] * len(indices)
@@ -186,7 +184,6 @@ class Examples:
         return fetched
 
     def read(self, indices: np.ndarray) -> Sequence[Mapping[str, Any]]:
-        """The records of these numbers, fetched and parsed together."""
         try:
             return [self._records.parse(each) for each in self._bytes(indices)]
         except ValueError as error:

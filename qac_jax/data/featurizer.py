@@ -32,7 +32,6 @@ class Featurizer:
         )
 
     def spec(self, rows: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        """Shapes and types of a batch of `rows` rows."""
         spec: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
         for name, feature in self.features.items():
             limit = self.lengths.get(feature.like or name, 0)

@@ -129,7 +129,6 @@ def title_and_body(ids: np.ndarray, form: Form, limit: int) -> tuple[np.ndarray,
 
 
 def check_name(what: str, value: str, valid: Sequence[str]) -> None:
-    """Raises UserError for a name that is not one of the valid ones."""
     if value not in valid:
         raise UserError(f"{what} {value!r} is not known; {nearest(value, valid)}")
 

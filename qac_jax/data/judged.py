@@ -204,7 +204,6 @@ class _Drawer:
         return numbers
 
     def _others(self, taken: set[int], rng: random.Random) -> list[int]:
-        """Uniformly random passage numbers that are not taken."""
         count = len(self._passages)
         wanted = min(self._chosen.random_negatives, count - len(taken))
         drawn: dict[int, None] = {}
@@ -218,7 +217,6 @@ class _Drawer:
 def _lines(
     path: str, judged: Mapping[str, Mapping[str, int]], chosen: Negatives, seed: int, bad: BadLines
 ) -> Iterator[_Line]:
-    """The source of negatives, query by query."""
     ours = artifacts.peek(path)
     if ours is not None and ours["kind"] != "run":
         for record in Records(artifacts.load(path, kind=NEGATIVES)):

@@ -75,7 +75,6 @@ class PassageSelection:
     )
 
     def takes(self, passage: Record) -> bool:
-        """Whether this passage is in the selected part of the corpus."""
         held_out = self.part == "held_out"
         return self.part == "all" or bool(passage.get("held_out")) == held_out
 
@@ -173,7 +172,6 @@ class Kind:
     completed: Callable[[Building, Records | None], Building] = lambda building, contexts: building
 
     def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
-        """Is pickled by its name."""
         return by_name, (self.name,)
 
     @property

@@ -337,8 +337,6 @@ def ahead(
 
 
 class _Steps:
-    """Batches as a sequence, which grain reads."""
-
     def __init__(self, make: Batches, start: int, stop: int | None):
         self._make, self._start = make, start
         self._length = max((_ENDLESS if stop is None else stop) - start, 0)

@@ -32,7 +32,6 @@ class ExampleRng(np.random.Generator):
         self.seek(seed, epoch, index)
 
     def seek(self, seed: int, epoch: int, index: int) -> Self:
-        """Moves to the start of another stream."""
         self.seed, self.epoch, self.index = seed, epoch, index
         self._key[0] = seed & _WORD
         self._key[1] = index

@@ -58,7 +58,6 @@ class Plan(abc.ABC):
         return max(1, self.examples_per_epoch // self.batch_size)
 
     def steps(self, epochs: int) -> int:
-        """The number of batches in `epochs` epochs."""
         return max(1, epochs * self.examples_per_epoch // self.batch_size)
 
     def at(self, step: int) -> Slots:
@@ -73,8 +72,7 @@ class Plan(abc.ABC):
         return self.rows(number * size, (number + 1) * size)
 
     @abc.abstractmethod
-    def rows(self, start: int, stop: int) -> Slots:
-        """The rows of batches one after the other."""
+    def rows(self, start: int, stop: int) -> Slots: ...
 
 
 @dataclasses.dataclass(eq=False)
@@ -131,7 +129,6 @@ class Mixed(Plan):
         return Slots(part, epoch, example)
 
     def schedule(self, number: int) -> np.ndarray:
-        """The sources of a period, in order."""
         labels = np.repeat(np.arange(len(self.quotas)), self.quotas)
         return labels[permute(np.arange(self.period), self.period, self.seed ^ _MIXING, number)]
 

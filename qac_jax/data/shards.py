@@ -131,8 +131,6 @@ _QUERIES = 64
 
 @dataclass(frozen=True)
 class DocumentContexts:
-    """The passages of a document, and the contexts of each."""
-
     passages: Sequence[Record]
     contexts: Sequence[Sequence[Record]]
 
@@ -156,7 +154,6 @@ class DocumentTexts(_Encoder):
     """The ids of documents' passages, contexts and siblings."""
 
     def passages(self, documents: Sequence[DocumentContexts]) -> list[list[Ids]]:
-        """The ids of the passages of each document."""
         prefix, title = self.building.texts.prefix, self.building.texts.title
         texts = [
             [prefix + text_of(self.tokenizer, p, title) for p in d.passages] for d in documents
@@ -165,7 +162,6 @@ class DocumentTexts(_Encoder):
         return [[next(stream) for _ in of] for of in texts]
 
     def contexts(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
-        """The ids of the contexts of every passage."""
         origins = self.building.selection.origins
 
         def chosen(contexts: Sequence[Record]) -> list[str]:
@@ -251,11 +247,9 @@ class JudgedTexts(_Encoder):
                     yield judged, ids
 
     def ids(self, passages: Sequence[Any] | np.ndarray) -> list[np.ndarray]:
-        """The ids of passages of a query that `queries` gave."""
         return [self._known[passage] for passage in passages]
 
     def _learn(self, lists: Iterable[Sequence[Any] | np.ndarray]) -> None:
-        """Reads and tokenises the passages that are new."""
         new = dict.fromkeys(p for passages in lists for p in passages)
         names = [passage for passage in new if passage not in self._known]
         prompt, title = self.building.texts.passage_prompt, self.building.texts.title
@@ -322,7 +316,6 @@ def jobs(count: int, files: int, **settings: Any) -> list[Job]:
 
 
 def write(job: Job) -> dict[str, Any]:
-    """Writes one shard; returns counts, as JSON."""
     texts: DocumentTexts | JudgedTexts
     if isinstance(job.kind, JudgedKind):
         texts = JudgedTexts(job.building, job.passages)

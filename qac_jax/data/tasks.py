@@ -384,7 +384,6 @@ def _judging(kind: str) -> dict[str, Any]:
 
 
 def _forget(name: str) -> None:
-    """Removes a task of the same name from an earlier call."""
     for registry in (seqio.TaskRegistry, seqio.MixtureRegistry):
         if name in registry.names():
             registry.remove(name)

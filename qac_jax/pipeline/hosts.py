@@ -49,7 +49,6 @@ class Hosts:
     process: int = option(-1, "several hosts: index of this process", affects_result=False)
 
     def place(self) -> Place:
-        """Which of them this process is."""
         return launched.place(self.coordinator, self.processes, self.process)
 
 
@@ -89,7 +88,6 @@ class Team:
                     out.take(home, name, entry)
 
     def wait(self, out: Writer, names: Sequence[str]) -> None:
-        """Returns when all shards are complete, whoever writes them."""
 
         def complete() -> bool:
             self.join(out)
@@ -109,7 +107,6 @@ class Team:
             time.sleep(_POLL)
 
     def _refuse_failure(self) -> None:
-        """Raises where another process of this run has failed."""
         if self.number:
             claim = artifacts.peek(self.out) or {}
             if claim.get("finished"):

@@ -88,18 +88,15 @@ class Group:
 
 
 def one_of(*names: str) -> Group:
-    """Exactly one of these is given."""
     return Group(names, (1,), "{verb} needs one of {flags}, and {given} is given; give one")
 
 
 def at_most_one_of(*names: str) -> Group:
-    """One of these is given, or none."""
     rule = "{verb} takes at most one of {flags}, and {given} are given; give one"
     return Group(names, (0, 1), rule)
 
 
 def together(*names: str) -> Group:
-    """All of these are given, or none."""
     rule = "{flags} of {verb} belong together; give all of them, or none"
     return Group(names, (0, len(names)), rule)
 
@@ -108,7 +105,6 @@ class Inputs(dict[str, Any]):
     """A stage's inputs, opened: field name -> Artifact or path (several: a tuple of them)."""
 
     def artifact(self, name: str) -> Artifact:
-        """The input as an artefact of ours."""
         value = self[name]
         assert isinstance(value, Artifact), f"{name} is not an artefact"
         return value
@@ -119,7 +115,6 @@ class Inputs(dict[str, Any]):
         return value if isinstance(value, Artifact) else None
 
     def path(self, name: str) -> epath.Path:
-        """The path of the input, whether it is an artefact or not."""
         (path,) = self.paths(name)
         return path
 
@@ -128,7 +123,6 @@ class Inputs(dict[str, Any]):
         return ",".join(map(os.fspath, self.paths(name)))
 
     def paths(self, name: str) -> list[epath.Path]:
-        """The paths of an input that may have several parts."""
         value = self.get(name, ())
         parts = value if isinstance(value, tuple) else (value,)
         return [part.path if isinstance(part, Artifact) else part for part in parts]
@@ -143,12 +137,10 @@ class Inputs(dict[str, Any]):
 
 
 def declared(cls: Any) -> dict[str, dataclasses.Field[Any]]:
-    """The input fields of a stage."""
     return {f.name: f for f in dataclasses.fields(cls) if fields.is_input(f)}
 
 
 def set_inputs(stage: Any) -> dict[str, dataclasses.Field[Any]]:
-    """The input fields that are set."""
     return {name: f for name, f in declared(stage).items() if getattr(stage, name)}
 
 
@@ -359,5 +351,4 @@ def _listing(path: str) -> list[str]:
 
 
 def is_named(text: str) -> bool:
-    """Whether it is the name of a data set that some format reads."""
     return DOCUMENTS.named(text) is not None

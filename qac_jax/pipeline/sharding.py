@@ -128,7 +128,6 @@ def pooled(
 def _left(
     out: Writer, shards: Sequence[ShardFile], is_done: Callable[[ShardFile], bool] = lambda _: True
 ) -> list[ShardFile]:
-    """The missing shards that this process writes."""
     team = hosts.team()
     team.join(out)
     own = shards[team.number :: team.count]

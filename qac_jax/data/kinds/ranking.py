@@ -118,7 +118,6 @@ def _stored_triples(building: Building) -> Stored:
 
 
 def queries_with_passages(texts: JudgedTexts, queries: Sequence[Judged]) -> Iterator[Record]:
-    """A query with its positives and negatives."""
     scores = SCORES if texts.building.negatives.teacher else ()
     for judged, query in texts.queries(queries):
         lists = {name: texts.ids(getattr(judged, name)) for name in ("positives", "negatives")}
@@ -156,7 +155,6 @@ def judged_pairs(texts: JudgedTexts, queries: Sequence[Judged]) -> Iterator[Reco
 
 
 def _fewer(judged: Judged, building: Building) -> Judged:
-    """The query with at most `negatives_per_query` of its negatives."""
     rng = random.Random(f"{building.seed} {judged.query}")
     wanted = min(building.negatives.negatives_per_query, len(judged.negatives))
     places = rng.sample(range(len(judged.negatives)), wanted)
