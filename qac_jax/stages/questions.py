@@ -19,7 +19,6 @@ from qac_jax import fields, progress
 from qac_jax.artifacts import Writer
 from qac_jax.data.judged import generated_from
 from qac_jax.errors import UserError
-from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.identities import id_hash
 from qac_jax.formats.judgements import (
@@ -250,38 +249,28 @@ class Unite(Stage):
     EXAMPLE = "qac step unite --collections data/squad,data/tales --out out/union"
 
     collections: Ref = input("collections: folders in BEIR's layout", FILE, many=True)
-    documents: str = option(
-        "all",
-        "all, or unseen: those without training queries, whose test queries are divided instead",
-        choices=("all", "unseen"),
-    )
     judged: float = option(0.5, "share of training queries that stay judged", above=0, below=1)
     train: int = option(0, "at most N training queries per collection (0: all)", at_least=0)
     test: int = option(0, "at most N test queries per collection (0: all)", at_least=0)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        folders, unseen = _by_name(inputs.paths("collections")), self.documents == "unseen"
-        kept = {name: _only_tested(folder) for name, folder in folders.items()} if unseen else {}
+        folders = _by_name(inputs.paths("collections"))
         with out.open("corpus.jsonl") as file:
             for name, folder in folders.items():
                 for record in read_passages(folder, "beir"):
-                    if not unseen or record["_id"] in kept[name]:
-                        named = {**record, "_id": f"{name}/{record['_id']}"}
-                        file.write(json.dumps(named, ensure_ascii=False) + "\n")
-                        out.count += 1
+                    named = {**record, "_id": f"{name}/{record['_id']}"}
+                    file.write(json.dumps(named, ensure_ascii=False) + "\n")
+                    out.count += 1
         asked: dict[str, dict[str, str]] = {"judged": {}, "unjudged": {}, "test": {}}
         answered: dict[str, Mapping[str, int]] = {}
         for name, folder in folders.items():
             texts = {query.id: query.text for query in read_queries(folder)}
-            splits = [("train", self.train), ("test", self.test)]
-            for split, most in splits[1:] if unseen else splits:
+            for split, most in (("train", self.train), ("test", self.test)):
                 grades = by_query(read_judgements(judgements_file(folder, split)))
-                if unseen:
-                    grades = {q: of for q, of in grades.items() if kept[name].issuperset(of)}
                 chosen = sorted(grades, key=lambda q: self._place(f"drawn {q}"))[: most or None]
                 for query in sorted(chosen):
                     part = "judged" if self._place(query) < self.judged else "unjudged"
-                    part = "test" if split == "test" and not unseen else part
+                    part = "test" if split == "test" else part
                     asked[part][f"{name}/{query}"] = texts[query]
                     answered[f"{name}/{query}"] = {
                         f"{name}/{passage}": grade for passage, grade in grades[query].items()
@@ -295,22 +284,6 @@ class Unite(Stage):
         """A number from 0 to 1, a hash of the query and the seed."""
         digest = hashlib.blake2b(f"{self.seed} {query}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2.0**64
-
-
-def _only_tested(folder: str) -> frozenset[str]:
-    """Passages of documents that are judged for test queries only."""
-    below = os.path.join(folder, "qrels")
-    splits = [os.path.splitext(name)[0] for name in os.listdir(below)]
-    asked = {s: {j.passage for j in read_judgements(judgements_file(folder, s))} for s in splits}
-    if "test" not in asked:
-        raise UserError(f"{folder} has no qrels/test.tsv; documents='unseen' needs test questions")
-    others = set().union(*(passages for split, passages in asked.items() if split != "test"))
-    kept: set[str] = set()
-    for document in documents.read("beir", folder):
-        names = {passage.id for passage in document.passages}
-        if names & asked["test"] and not names & others:
-            kept |= names
-    return frozenset(kept)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
