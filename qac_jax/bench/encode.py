@@ -86,26 +86,15 @@ class Encode:
 
 def _random_encoder(folder: Path, shape: str) -> str:
     """An encoder of this shape in a new folder, with random weights."""
-    import jax
-    import jax.numpy as jnp
-
-    from qac_jax.hub import huggingface
+    from qac_jax.hub import backbones, huggingface
     from qac_jax.models.bert import BertConfig
     from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
-    from qac_jax.models.layers import Runtime
     from qac_jax.text import tokenizers
 
     layers, width = _SHAPES[shape]
-    backbone = BertConfig(
-        vocab_size=tokenizers.load().vocab_size,
-        hidden_size=width,
-        num_layers=layers,
-        num_heads=12,
-        intermediate_size=4 * width,
-    )
-    config = DualEncoderConfig(backbone, pooling="mean", normalize=True)
-    module = DualEncoder(config, Runtime(scan=True))
-    texts = (jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32))
-    variables = jax.jit(module.init)(jax.random.key(0), *texts)
+    sizes: Any = {"num_layers": layers, "hidden_size": width, "intermediate_size": 4 * width}
+    backbone = BertConfig(tokenizers.load().vocab_size, num_heads=12, **sizes)
+    module = DualEncoder(DualEncoderConfig(backbone, pooling="mean", normalize=True))
+    params = {"params": backbones.new_parameters(module)}
     tokenizer = tokenizers.ASSETS / tokenizers.SHIPPED
-    return os.fspath(huggingface.save(folder, module, variables, tokenizer=tokenizer))
+    return os.fspath(huggingface.save(folder, module, params, tokenizer=tokenizer))

@@ -26,6 +26,8 @@ from qac_jax.serving.requests import EmbeddingsRequest, SearchRequest
 
 
 _RERANKED = 100
+# Seconds that a change waits for those before it.
+_PATIENCE = 30
 # Hits whose fields become facets; values that such a field has, and how long these may be.
 _FACETED, _VALUES, _LONGEST = 100, range(2, 21), 60
 # Fields that say where a passage stands in its document, and nothing of what it is about.
@@ -179,16 +181,19 @@ class Engine:
         return self._change(work)
 
     def _change(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        with self._changing:
-            try:
-                done = work()
-            except Busy as error:  # another process is writing
-                raise busy() from error
-            except UserError as error:
-                # What the library says names the folder; a client has no business with it.
-                sentence = str(error).replace(str(self.live.folder), "the index")
-                raise HTTPException(409 if "already" in sentence else 422, sentence) from error
+        if not self._changing.acquire(timeout=_PATIENCE):
+            raise busy()
+        try:
+            done = work()
             return {**done, "version": self.live.snapshot.version, "passages": len(self.live)}
+        except Busy as error:  # another process is writing
+            raise busy() from error
+        except UserError as error:
+            # What the library says names the folder; a client has no business with it.
+            sentence = str(error).replace(str(self.live.folder), "the index")
+            raise HTTPException(409 if "already" in sentence else 422, sentence) from error
+        finally:
+            self._changing.release()
 
 
 def _depth(request: SearchRequest) -> int:

@@ -354,8 +354,8 @@ def test_files_of_queries(tmp_path: Path, capsys: Any) -> None:
     said = "a copper lamp, the lamp burns, stones of the river, a violin, copper and lamp".split(
         ", "
     )
-    texts = [{"_id": f"p{n}", "text": t, "year": 2007 + min(n, 3)} for n, t in enumerate(said)]
-    live = toy.live(tmp_path / "index", texts)
+    known = [{"_id": f"p{n}", "text": t, "year": 2007 + min(n, 3)} for n, t in enumerate(said)]
+    live = toy.live(tmp_path / "index", known)
     live.delete(["p1"])
     queries = str(tmp_path / "queries.jsonl")
     lines = ({"_id": n, "text": t} for n, t in (("q1", "copper lamp"), ("q2", "violin")))

@@ -1,6 +1,7 @@
 """Queries to vectors in few compiled shapes, with little padding; encoders without any."""
 
 import dataclasses
+import functools
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,9 +24,9 @@ class Stub:
     """An encoder whose texts are their lengths and vectors their sums."""
 
     def __init__(self, copies: int, limit: int = 64):
-        rows = lambda *given: Runner.rows(cast(Any, self.runner), *given)  # noqa: E731
-        run = lambda *given: Runner.run(cast(Any, self.runner), *given)  # noqa: E731
-        self.runner = SimpleNamespace(copies=copies, rows=rows, run=run)
+        self.runner: Any = SimpleNamespace(copies=copies)
+        for name in ("rows", "run"):
+            setattr(self.runner, name, functools.partial(getattr(Runner, name), self.runner))
         self.limits, self.tokenizer = {"query": limit}, SimpleNamespace(pad_id=0)
         self.width, self.shapes = 1, list[tuple[int, ...]]()
 

@@ -151,8 +151,7 @@ def test_searches_that_are_refused(engine: Engine) -> None:
         ({"query": "x", "wher": {}}, '"wher": Extra inputs'),
     )
     for body, sentence in cases:
-        content = json.dumps(body)
-        answer = one(engine, "POST", "/search", content=content, headers=JSON)
+        answer = one(engine, "POST", "/search", content=json.dumps(body), headers=JSON)
         assert answer.status_code == 422, body
         assert re.search(sentence, answer.json()["error"]["message"])
     for content in (
