@@ -21,9 +21,6 @@ from qac_jax.formats.identities import IdSet, id_hash
 from qac_jax.formats.registry import DOCUMENTS, Recognise, never
 
 
-# MS MARCO's tables have it for a missing title.
-NO_TITLE = "-"
-
 # What a stage's format is where nobody chose one.
 _DEFAULTS = ("jsonl", "auto")
 

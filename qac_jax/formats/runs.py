@@ -148,8 +148,6 @@ def run_files(source: str | os.PathLike[str]) -> dict[str, str]:
     A run is called after its file, or after its folder where files are all called alike.
     """
     paths = [_run_file(part.strip()) for part in os.fspath(source).split(",") if part.strip()]
-    if repeated := {path for path in paths if paths.count(path) > 1}:
-        raise UserError(f"the run {min(repeated)} is named twice; give each run once")
     for naming in (_stem, lambda path: f"{_folder(path)}/{_stem(path)}", str):
         if len(names := {naming(path): path for path in paths}) == len(paths):
             break

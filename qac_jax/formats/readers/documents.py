@@ -13,7 +13,6 @@ from typing import Any
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.documents import (
-    NO_TITLE,
     Document,
     DocumentFormat,
     Passage,
@@ -105,8 +104,8 @@ def _read_jsonl(shard: Shard, bad: BadLines) -> Iterator[Document]:
 def _passage(
     name: str, title: str, text: str, line: Line, meta: Mapping[str, Any] | None = None
 ) -> Document:
-    """A passage of a table."""
-    title = "" if title == NO_TITLE else title.strip()
+    """A passage of a table; MS MARCO's have "-" for a missing title."""
+    title = "" if title == "-" else title.strip()
     passages = (Passage(name, title, text),)
     return Document(name, title, passages=passages, meta=meta or {}, place=line.place)
 
