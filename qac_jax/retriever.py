@@ -34,7 +34,7 @@ from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions, RerankerOptions
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.live import convert, filters, store
-from qac_jax.live.index import LiveIndex, Passage, check_several, record_of
+from qac_jax.live.index import LiveIndex, Passage, check_several, record_of, records_of
 from qac_jax.models.encoders import DualEncoder
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import corpus as text_files
@@ -240,6 +240,13 @@ class Retriever:
         """Adds passages, as of `index`; returns their ids. Ids that are there already are refused,
         or with `replace` these passages are replaced."""
         return self._living().add(passages, replace=replace)
+
+    @_on_a_terminal()
+    def update(self, passages: Iterable[Passage]) -> list[str]:
+        """Replaces the passages with these ids, which must be there."""
+        live, records = self._living(), records_of(passages)
+        live.rows_of([str(record.get("_id", "")) for record in records])
+        return live.add(records, replace=True)
 
     @_on_a_terminal()
     def delete(self, ids: Iterable[str]) -> list[str]:

@@ -28,7 +28,7 @@ from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import TOGETHER
-from qac_jax.live.store import KIND, LiveSettings, Record
+from qac_jax.live.store import KIND, SCHEMA, LiveSettings, Record
 from qac_jax.retrieval import corpus, hybrid, index, search, vectors
 from qac_jax.retrieval.bm25 import Scoring
 from qac_jax.retrieval.corpus import Hit, Searchable, Texts, passage_text
@@ -133,7 +133,8 @@ def _read(
         )
     _check_encoder(live, source)
     if source.kind == KIND:
-        yield from LiveIndex(source.path).snapshot.passages()
+        current = source.schema == SCHEMA
+        yield from LiveIndex(source.path).snapshot.passages() if current else _earlier(source)
         return
     known = _vectors_of(source)
     start = 0
@@ -141,6 +142,21 @@ def _read(
         stop = start + len(records)
         yield records, None if known is None else known.read(start, stop).astype(np.float32)
         start = stop
+
+
+def _earlier(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray]]:
+    """Of a living index of the earlier format, whose segments were artefacts."""
+    for segment in source.info["manifest"]["segments"]:
+        name, deleted = (os.path.basename(segment[key]) for key in ("name", "tombstones"))
+        part = artifacts.load(source.path / name)
+        alive = np.ones(part.count, bool)
+        if deleted:
+            alive[np.load(source.path / deleted)] = False
+        records, known = Records(part), Vectors.of(part)
+        for start in range(0, part.count, TOGETHER):
+            rows = start + np.flatnonzero(alive[start : start + TOGETHER])
+            if len(rows):
+                yield [records[row] for row in rows.tolist()], known.take(rows)
 
 
 def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:

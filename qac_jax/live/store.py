@@ -115,6 +115,11 @@ class Version:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Version:
+        if artifact.schema != SCHEMA:
+            raise UserError(
+                f"{artifact.path} has an earlier format of living indexes; copy it: qac index "
+                f"NEW_FOLDER --add {artifact.path}"
+            )
         known = artifact.info["manifest"]
         return cls(**{**known, "parts": tuple(Part(**part) for part in known["parts"])})
 

@@ -144,7 +144,7 @@ class Blocks(Finetuned):
     def examples(self, run: Run, tokens: int, **cutting: Any) -> Ref:
         """Wikipedia and BookCorpus in blocks of whole sentences, with room for [CLS] and [SEP]."""
         read = {"tokenizer": self.bert, "seed": self.seed}
-        cutting |= {"cut": "sentences", "max_tokens": tokens - 2, "options": "max_mb=100000"}
+        cutting |= {"cut": "sentences", "max_tokens": tokens - 2}
         blocks = run(Prepare, "blocks", format="folder", documents=self.corpus, **read, **cutting)
         return run(Tokenize, "examples", task="mlm", passages=blocks, **read)
 
@@ -156,7 +156,7 @@ def msmarco_condenser(run: Run, p: Blocks) -> None:
     Its encoder is also what coCondenser starts from. A block is closed before the sentence that
     would not fit; a tenth are shorter.
 
-    Set: --data_dir, with the corpus in wikibook (text files, a paragraph a line), a BERT in
+    Set: --data_dir, with the corpus in wikibook (text files of at most 256 MB), a BERT in
     bert-base-uncased, and what recipes/finetuning.py lists for MS MARCO.
     Commonly overridden: what objectives/condenser.gin lists, which has the batch size.
     """

@@ -158,7 +158,9 @@ def test_an_index_that_lives(folder: Path, tmp_path: Path) -> None:
     (hit,) = found.search("violin", where={"lang": "en"}, hybrid=0.5)
     assert hit.id == "v" and set(hit.scores) == {"dense", "bm25"} and hit.metadata["lang"] == "en"
     assert ids(found.search("violin", k=5, hybrid=1)) in (["v", "2"], ["2", "v"])
-    found.add([{"_id": "0", "text": "Wasps do not."}], replace=True)
+    found.update([{"_id": "0", "text": "Wasps do not."}])
+    with pytest.raises(UserError, match="nowhere"):
+        found.update([{"_id": "nowhere", "text": "Wasps do not."}])
     assert found.delete(["1"]) == ["1"]
     assert sorted(ids(found.search("x", k=9))) == ["0", "2", "4", "v"]
     found.save(tmp_path / "made", name="bees")
