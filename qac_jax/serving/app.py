@@ -1,11 +1,14 @@
 """The application over an engine, and `qac serve`, which runs it until SIGTERM."""
 
 import asyncio
+import atexit
 import base64
 import contextlib
 import logging
 import secrets
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -30,10 +33,11 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from qac_jax import __version__, progress
+from qac_jax import __version__, artifacts, progress
 from qac_jax.errors import UserError
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import RerankerOptions
+from qac_jax.live import convert
 from qac_jax.live.index import LiveIndex
 from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine
@@ -344,7 +348,7 @@ def run(settings: Serving, traffic: Traffic) -> int:
     reranker = None
     if settings.reranker:
         reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
-    engine = Engine(LiveIndex(settings.index, encoder=settings.encoder), reranker=reranker)
+    engine = Engine(_opened(settings), reranker=reranker)
     if settings.warm:
         progress.say("serve: compiling the shapes of queries (seconds; the first time a minute)")
     engine.compile(traffic.max_batch, now=settings.warm)
@@ -369,6 +373,22 @@ def run(settings: Serving, traffic: Traffic) -> int:
     uvicorn.Server(config).run()
     progress.say("serve: stopped")
     return 0
+
+
+def _opened(settings: Serving) -> LiveIndex:
+    """A living index as it is; of another one a copy, which nobody can write to."""
+    if convert.is_living(settings.index):
+        return LiveIndex(settings.index, encoder=settings.encoder)
+    source = artifacts.load(settings.index, convert.KINDS)
+    if settings.token():
+        raise UserError(
+            f"{settings.index} cannot change; serve it without a token, or make a living index of "
+            f"it: qac index NEW_FOLDER --add {settings.index}"
+        )
+    progress.say(f"serve: copying {source.count:,} passages; changes need a living index")
+    folder = tempfile.mkdtemp(prefix="qac_jax-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return convert.living(source, Path(folder) / "live", moved=settings.encoder)
 
 
 class _Protocol(H11Protocol):

@@ -16,6 +16,8 @@ from qac_jax import Retriever, artifacts, cli, retriever
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
 from qac_jax.retrieval.corpus import Hit
+from qac_jax.serving import app
+from qac_jax.serving.options import Serving
 
 
 TEXTS = ["Bees make honey.", "Granite is a hard stone.", "A violin has four strings."]
@@ -215,7 +217,9 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_living_index_of_another_artefact(road: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_living_index_of_another_artefact(
+    road: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = Retriever.load(road / "hybrid").search("copper lamp river", k=5)
     for kind in ("vectors", "index", "hybrid", "passages"):
         encoder = ["--encoder", road / "encoder"] if kind == "passages" else []
@@ -228,6 +232,15 @@ def test_a_living_index_of_another_artefact(road: Path, tmp_path: Path, capsys: 
     assert "make a living index of it" in capsys.readouterr().err
     assert qac("index", road / "hybrid", "--delete", "p1") == 2
     assert "is of kind 'hybrid', which does not change" in capsys.readouterr().err
+    served = app._opened(Serving(index=str(road / "hybrid")))  # a copy
+    assert served.folder != road / "hybrid"
+    (found,) = served.search(["copper lamp river"], 5)
+    assert ids(found) == ids(known)
+    with pytest.raises(UserError, match="expected index or hybrid or vectors"):
+        app._opened(Serving(index=str(road / "passages")))
+    monkeypatch.setenv("QAC_SERVE_TOKEN", "x" * 40)
+    with pytest.raises(UserError, match="cannot change; serve it without a token"):
+        app._opened(Serving(index=str(road / "hybrid")))
 
 
 @pytest.fixture(scope="module")
