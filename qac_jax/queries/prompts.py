@@ -40,13 +40,8 @@ def named(
     if prompts is None:
         name = origin or prefix.strip(" :") or "generated"
         return {name: Prompt(before=prefix, max_tokens=max_tokens)}
-    for name, prompt in prompts.items():
-        if not isinstance(prompt, Prompt):
-            raise UserError(
-                f"prompts[{name!r}] = {prompt!r} is not a Prompt; bind it to @{name}/Prompt()"
-            )
-    if not prompts:
-        raise UserError("prompts is empty; bind at least one prompt, or leave it out")
+    if not prompts or not all(isinstance(prompt, Prompt) for prompt in prompts.values()):
+        raise UserError(f"prompts = {prompts!r}; bind a name or more to @NAME/Prompt() each")
     return {origin + name: prompt for name, prompt in prompts.items()}
 
 

@@ -136,13 +136,11 @@ def check_leaks(
         if (words := plain(text)) and words in questions:
             raise UserError(
                 f"{where} has the text of the question {questions[words]!r} that is kept for "
-                f"validation or test: {text!r}; remove it there (step collect does so for training "
-                "questions), or the figures would be too good"
+                f"validation or test: {text!r}; remove it there"
             )
         if passage in kept_aside:
             raise UserError(
                 f"{where} has a query of the passage {passage!r}, whose questions are kept for "
-                f"validation or test: {text!r}; make contexts of the training passages only (qac "
-                "step split --part train)"
+                f"validation or test: {text!r}; make contexts of the training passages only"
             )
     return {"texts": count, "questions": len(questions), "passages": len(kept_aside)}

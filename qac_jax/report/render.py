@@ -1,10 +1,10 @@
 """A report as one HTML page (a template in assets/report) and as Markdown."""
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
@@ -21,20 +21,11 @@ _ASSETS = Path(qac_jax.__file__).parent / "assets" / "report"
 _SPEED = ("step_ms", "examples_per_second", "tokens_per_second", "skipped")
 
 
-@dataclasses.dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """A header and rows of cells; `**best**` and ` ^marks` in cells are shown as such."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-    @property
-    def words(self) -> list[bool]:
-        """Which columns are words, which stand to the left."""
-        numeric = re.compile(r"[*<+\-−–]*\d|–$")
-        return [
-            not any(numeric.match(row[i]) for row in self.rows) for i in range(len(self.header))
-        ]
 
 
 def html(content: Content) -> str:

@@ -75,14 +75,14 @@ class Prepare(Stage):
 
     def check(self) -> None:
         super().check()
-        python = self.format == PYTHON_DOCS
-        if python and not self.packages:
-            raise UserError("format python_docs reads packages; pass --packages numpy,scipy,stdlib")
-        if not python and not self.documents:
-            raise UserError(f"format {self.format} reads files; pass --documents with their path")
-        if python and self.documents or not python and self.packages:
-            flag, other = ("--documents", "files") if python else ("--packages", "python_docs")
-            raise UserError(f"{flag} is for {other}, not for format {self.format}; leave it out")
+        needed, other = self.documents, self.packages
+        if self.format == PYTHON_DOCS:
+            needed, other = other, needed
+        if other or not needed:
+            raise UserError(
+                f"format {self.format}: python_docs reads --packages, such as numpy,scipy,stdlib, "
+                "and every other format --documents; give that one alone"
+            )
         self.reader_options()
 
     def plan(self, inputs: Plans) -> Plan:

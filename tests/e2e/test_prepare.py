@@ -139,9 +139,9 @@ def test_mistakes_are_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.jsonl").write_text('{"_id": "a", "text": "The mill stopped."}\n')
     for flags, said in {
-        "--format python_docs": "pass --packages",
+        "--format python_docs": "python_docs reads --packages",
         "--format bier --documents .": "'beir'",
-        "--format python_docs --packages json --documents .": "--documents is for files",
+        "--format python_docs --packages json --documents .": "give that one alone",
         "--documents . --max_tokens 3": "max_tokens = 3; expected at least 8",
         "--documents . --options x": "not of the form name=value",
         "--documents nowhere.jsonl": "nowhere.jsonl does not exist",
