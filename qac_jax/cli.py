@@ -438,7 +438,7 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     if given.is_grid():
         given = _config(options, recipe=given.recipe().recipe)
     names = given.parameters()
-    arguments, more = flags.split_macros(arguments, names)
+    arguments, more = flags.split_gin(arguments, names)
     return parser.parse_all(arguments, [name.lower() for name in names]), bindings + more
 
 

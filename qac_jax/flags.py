@@ -1,11 +1,9 @@
 """Flags of the command line: a flag for every setting, and errors that suggest the right one."""
 
 import argparse
-import ast
-import contextlib
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from qac_jax import fields
@@ -91,23 +89,11 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, action="store_true", help=text)
 
 
-def split_gin(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Takes `--gin.NAME=VALUE` (or `--gin.NAME VALUE`) out of the arguments."""
-    rest, found = _split(arguments, {})
-    return rest, [f"{name}={value}" for name, value in found]
-
-
-def split_macros(arguments: list[str], macros: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Takes `--start X` out of the arguments, as the binding START=X of a recipe's macro."""
-    rest, found = _split(arguments, {f"--{name.lower()}": name for name in macros})
-    return rest, [f"{name}={_literal(value)}" for name, value in found]
-
-
-def _split(
-    arguments: list[str], known: Mapping[str, str]
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """The other arguments, and (name, value) of the flags that are known or begin with --gin."""
-    rest, found = [], []
+def split_gin(arguments: list[str], macros: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Takes `--gin.NAME=VALUE` (or `--gin.NAME VALUE`) out of the arguments, and `--start X` as
+    START=X where START is one of a recipe's macros."""
+    known = {f"--{name.lower()}": name for name in macros}
+    rest, bindings = [], []
     words = iter(arguments)
     for word in words:
         flag, equals, value = word.partition("=")
@@ -117,17 +103,8 @@ def _split(
             continue
         if not equals and ((value := next(words, "")) == "" or value.startswith("--")):
             raise UserError(f"{flag} needs a value; write {flag}=VALUE")
-        found.append((name, value))
-    return rest, found
-
-
-def _literal(value: str) -> str:
-    """A word of the command line as gin reads it: words and paths become texts."""
-    with contextlib.suppress(SyntaxError, ValueError):
-        if not value.startswith(("@", "%")):
-            ast.literal_eval(value)
-        return value
-    return repr(value)
+        bindings.append(f"{name}={value}")
+    return rest, bindings
 
 
 def add_field_flags(
