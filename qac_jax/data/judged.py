@@ -71,7 +71,7 @@ def generated_from(query: str) -> str:
 
 
 def from_training_lines(path: str, format: str, bad: BadLines) -> Iterator[Judged]:
-    """From training files that contain the texts (Tevatron's, RocketQA's, DPR's)."""
+    """From training files that contain the texts (Tevatron's, DPR's)."""
     for line in read_training_lines(path, format, bad=bad):
         if line.positives:
             yield Judged(line.query, line.positives, line.negatives)

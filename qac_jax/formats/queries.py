@@ -91,8 +91,12 @@ def read_queries(
     own, bad = bad is None, BadLines() if bad is None else bad
     known, contents = IdSet(), IdSet()
     for file in _files(os.fspath(path)):
-        reader = QUERIES.get(_format_of(file) if format == "auto" else format)
-        for query in reader.read(file, bad):
+        head = sample(file) if format == "auto" else None
+        name = QUERIES.detect(head) if head else format
+        if head and not name:
+            said = f"{len(head.columns)} columns; name one of {', '.join(QUERIES.names())}"
+            raise DataError(f"queries of an unknown format: {said}", file=file, line=1)
+        for query in QUERIES.get(name or "").read(file, bad):
             place = query.place or Place(file)
             if not query.id.strip():
                 bad.add("the id is missing or empty", place)
@@ -112,19 +116,6 @@ def _files(path: str) -> list[str]:
     if os.path.isdir(path) and (inside := find(path, "queries.jsonl", "queries.tsv")):
         return [inside]
     return expand(path, (".jsonl", ".tsv", ".txt", ".csv", ".json", ".xml"))
-
-
-def _format_of(file: str) -> str:
-    """The format that a file of queries looks like."""
-    head = sample(file)
-    if name := QUERIES.detect(head):
-        return name
-    raise DataError(
-        f"queries of an unknown format: {len(head.columns)} columns; name one of "
-        f"{', '.join(QUERIES.names())}",
-        file=file,
-        line=1,
-    )
 
 
 # The formats.

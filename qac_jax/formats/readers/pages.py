@@ -18,27 +18,6 @@ from qac_jax.formats.readers.folder import Headed, NotRead, PageFormat, Source, 
 from qac_jax.formats.readers.web import parsed
 
 
-class _Sections:
-    """The sections of a page while it is read; the first is what stands before any heading."""
-
-    def __init__(self) -> None:
-        self.anchors: list[list[str]] = []
-        self._headed: list[tuple[int, str, list[str]]] = [(0, "", [])]
-
-    def begin(self, level: int, heading: str) -> None:
-        self._headed.append((level, heading, []))
-
-    def add(self, *lines: str) -> None:
-        self._headed[-1][2].extend(filter(str.strip, lines))
-
-    def link(self, target: str, label: str) -> None:
-        if label := " ".join(label.split()):
-            self.anchors.append([target, label])
-
-    def headed(self) -> list[Headed]:
-        return [Headed(level, heading, "\n".join(lines)) for level, heading, lines in self._headed]
-
-
 _PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
 
@@ -66,37 +45,42 @@ _URLS = ("url", "canonical_url", "permalink", "link", "source")
 
 def _read_markdown(source: Source) -> Iterator[Document]:
     front, text = _front_matter(source.text())
-    sections = _Sections()
-    tokens = _markdown().parse(_BOX.sub("", text))
+    anchors: list[list[str]] = []
+    parts: list[tuple[int, str, list[str]]] = [(0, "", [])]
     heading = 0
     cells: list[str] | None = None
-    for token in tokens:
+
+    def add(*lines: str) -> None:
+        parts[-1][2].extend(filter(str.strip, lines))
+
+    for token in _markdown().parse(_BOX.sub("", text)):
         if token.type == "heading_open":
             heading = int(token.tag[1])
         elif token.type == "tr_open":
             cells = []
         elif token.type == "tr_close":
-            sections.add(" | ".join(cells or ()))
+            add(" | ".join(cells or ()))
             cells = None
         elif token.type == "inline":
-            line = _inline(token.children or (), sections)
+            line = _inline(token.children or (), anchors)
             if heading:
-                sections.begin(heading, _ATTRIBUTES.sub("", line))
+                parts.append((heading, _ATTRIBUTES.sub("", line), []))
                 heading = 0
             elif cells is not None:
                 cells.append(line)
             else:
-                sections.add(_TASK.sub("", line))
+                add(_TASK.sub("", line))
         elif token.type in ("fence", "code_block"):
-            sections.add(*(line.rstrip() for line in token.content.split("\n")))
+            add(*(line.rstrip() for line in token.content.split("\n")))
         elif token.type == "html_block":
             inner = parsed(token.content)
-            sections.add(*(one for part in inner.headed() for one in (part.heading, part.text)))
-            sections.anchors += inner.anchors
+            add(*(one for part in inner.headed() for one in (part.heading, part.text)))
+            anchors += inner.anchors
     title = str(front.pop("title", "") or "")
     url = next((front.pop(key) for key in _URLS if isinstance(front.get(key), str)), "")
-    meta = {"url": url, "front_matter": front, "anchors": sections.anchors}
-    yield page(source, title, sections.headed(), meta)
+    headed = [Headed(level, head, "\n".join(lines)) for level, head, lines in parts]
+    meta = {"url": url, "front_matter": front, "anchors": anchors}
+    yield page(source, title, headed, meta)
 
 
 @functools.cache
@@ -106,7 +90,7 @@ def _markdown() -> Any:
     return MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-def _inline(tokens: Iterable[Any], sections: _Sections) -> str:
+def _inline(tokens: Iterable[Any], anchors: list[list[str]]) -> str:
     """A line as it is read: without the marks of links, emphasis and tags."""
     parts: list[str] = []
     links: list[tuple[str, int]] = []
@@ -115,8 +99,9 @@ def _inline(tokens: Iterable[Any], sections: _Sections) -> str:
             links.append((str(token.attrs.get("href", "")), len(parts)))
         elif token.type == "link_close":
             target, begin = links.pop()
-            if target and token.info != "auto":
-                sections.link(target, "".join(parts[begin:]))
+            label = " ".join("".join(parts[begin:]).split())
+            if target and label and token.info != "auto":
+                anchors.append([target, label])
         elif token.type in ("softbreak", "hardbreak") or token.content.startswith("<br"):
             parts.append(" ")
         elif token.type == "text":
