@@ -7,7 +7,7 @@ from typing import Any
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
-from qac_jax.recipes.finetuning import RATE, SMALL, Finetuning, Task, judged, two_rounds
+from qac_jax.recipes.finetuning import ASKING, RATE, SMALL, Finetuning, Task, judged, two_rounds
 from qac_jax.stages.evaluate import Evaluate, EvaluateBeir
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25
@@ -64,7 +64,7 @@ def claim_cell(run: Run, p: Cell) -> None:
     train, test = judged(questions, "train"), judged(questions, "test")
     task = Task(passages, train, test, passage_length=80, depth=100)
     encoder = p.init or _words(run, p, passages)
-    contexts = p.contexts_of or _asked(run, p, passages)
+    contexts = p.contexts_of or asked(run, p, passages, max_input=192, max_tokens=32)
     if p.pretraining:
         encoder = _pretrained(run, p, passages, encoder, contexts)
     schedule = {"epochs": 0.0, "steps": p.finetuning_steps, "batch_size": 32}
@@ -105,22 +105,18 @@ def _words(run: Run, p: Cell, passages: Ref) -> Ref:
     )
 
 
-def _asked(run: Run, p: Cell, passages: Ref) -> Ref:
+def asked(run: Run, p: Any, passages: Ref, **lengths: int) -> Ref:
     """Queries for all passages, those for which BM25 finds their passage."""
     return run(
         Generate,
         "contexts",
         passages=passages,
         generator=p.generator,
-        max_input=192,
-        title="space",
         index="stage:bm25",
         round_trip=p.round_trip,
         samples=p.samples,
-        max_tokens=32,
-        temperature=0.6,
-        top_p=0.8,
-        no_repeat_ngram=2,  # a small generator repeats itself otherwise
+        **lengths,
+        **ASKING,
     )
 
 

@@ -5,10 +5,9 @@ import dataclasses
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.recipes import finetuning
-from qac_jax.recipes.claims import MEASURES
+from qac_jax.recipes.claims import MEASURES, asked
 from qac_jax.recipes.finetuning import EXACT, MEANS, RATE, Finetuning, Task, judged, searched
 from qac_jax.stages.evaluate import Evaluate
-from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.questions import Collect, Judge
@@ -90,7 +89,7 @@ def demo(run: Run, p: Demo) -> None:
         "max_tokens": 200,
     }
     passages = run(Prepare, "passages", options=p.passages_of, **prepared)
-    queries = _contexts(run, p, passages)
+    queries = asked(run, p, passages, max_input=160, max_tokens=24, seed=p.seed)
     natural = run(Judge, "natural", questions="shipped:demo/questions.jsonl", passages=passages)
     questions = run(Collect, "questions", passages=passages, contexts=queries, summaries=True)
     known = judged(questions, "train"), judged(natural, "test")
@@ -135,25 +134,6 @@ def demo(run: Run, p: Demo) -> None:
     metrics = run(Evaluate, "metrics", runs=found, qrels=task.test["qrels"], measures=MEASURES)
     items = _known_items(run, p, run(Prepare, "known", options=p.known_of, **prepared))
     run(Report, "report", metrics=[metrics, items], title=TITLE, names=NAMES)
-
-
-def _contexts(run: Run, p: Demo, passages: Ref) -> Ref:
-    return run(
-        Generate,
-        "contexts",
-        passages=passages,
-        generator=p.generator,
-        max_input=160,
-        title="space",
-        index="stage:bm25",
-        seed=p.seed,
-        round_trip=p.round_trip,
-        samples=p.samples,
-        max_tokens=24,
-        temperature=0.6,
-        top_p=0.8,
-        no_repeat_ngram=2,  # a small generator repeats itself otherwise
-    )
 
 
 def _known_items(run: Run, p: Demo, known: Ref) -> Ref:

@@ -26,6 +26,13 @@ MEANS: Mapping[str, Any] = {
     "finetune.Finetune.temperature": 0.05,
 }
 EXACT = {"method": "exact"}
+# How a small generator asks, which repeats itself otherwise.
+ASKING: Mapping[str, Any] = {
+    "title": "space",
+    "temperature": 0.6,
+    "top_p": 0.8,
+    "no_repeat_ngram": 2,
+}
 
 
 def judged(folder: Ref, part: str) -> dict[str, Ref]:

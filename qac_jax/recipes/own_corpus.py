@@ -8,7 +8,7 @@ from typing import Any
 from qac_jax.errors import UserError, nearest
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
-from qac_jax.recipes.finetuning import EXACT, RATE, judged
+from qac_jax.recipes.finetuning import ASKING, EXACT, RATE, judged
 from qac_jax.stages.choose import Average, Choose, Conclude
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate
@@ -242,13 +242,10 @@ def _questions(run: Run, p: OwnCorpus, passages: Ref) -> Ref:
             passages=of,
             generator=p.generator,
             max_input=192,
-            title="space",
+            max_tokens=24,
             well_formed=True,
             samples=samples,
-            max_tokens=24,
-            temperature=0.6,
-            top_p=0.8,
-            no_repeat_ngram=2,  # a small generator repeats itself otherwise
+            **ASKING,
             **more,
         )
 

@@ -62,10 +62,6 @@ def test_two_folders_of_one_name_are_refused(folders, tmp_path) -> None:
         execute(Unite(collections=f"{folders[0]},{again}"), tmp_path / "out")
 
 
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     """ORCAS (a query has a line for every click) and JSON lines, with two questions in common."""
