@@ -49,12 +49,6 @@ def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
     return f"{title} {record['text']}" if title else record["text"]
 
 
-def with_contexts(text: str, record: Mapping[str, Any], count: int = 0) -> str:
-    """The text followed by (the first `count`) generated queries: docT5query."""
-    queries = [context["text"] for context in record["contexts"]]
-    return " ".join([text, *queries[: count or len(queries)]])
-
-
 def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
     """The texts of a file, copied once into the unfinished artefact that is made from them."""
     folder = out.path / TEXTS

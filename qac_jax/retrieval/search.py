@@ -12,7 +12,7 @@ from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.formats import runs
-from qac_jax.formats.queries import read_queries, shares
+from qac_jax.formats.queries import shares
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run
 from qac_jax.inference.reranker import Reranker, Texts, rerank
@@ -46,14 +46,6 @@ def approximation(artifact: Artifact) -> dict[str, Any] | None:
         return None
     tuning = artifact.info.get("tuning")
     return {"k": tuning["k"], "recall": tuning["held_out_recall"]} if tuning else {}
-
-
-def asked(queries: str | os.PathLike[str]) -> dict[str, str]:
-    """Query -> text, of all queries of a file."""
-    texts = {query.id: query.text for query in read_queries(queries)}
-    if not texts:
-        raise UserError(f"{queries} holds no queries; give a file of them")
-    return texts
 
 
 def reranked(

@@ -13,7 +13,6 @@ from etils import epath
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.errors import UserError
 from qac_jax.evaluation import answers, benchmarks, metrics, results, significance
 from qac_jax.evaluation.benchmarks import Collection, Judging, SearchFunction
 from qac_jax.evaluation.significance import Comparison
@@ -23,7 +22,17 @@ from qac_jax.formats.queries import Query
 from qac_jax.formats.runs import Run
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.inputs import FILE, Inputs, Plan, Plans, Ref, input, model_input, one_of
+from qac_jax.pipeline.inputs import (
+    FILE,
+    Inputs,
+    Plan,
+    Plans,
+    Ref,
+    input,
+    model_input,
+    one_of,
+    together,
+)
 from qac_jax.pipeline.stage import Stage, execute
 from qac_jax.report import tables
 from qac_jax.retrieval.bm25 import Bm25 as Searcher
@@ -45,6 +54,8 @@ class Evaluate(Stage):
     VERSION = 2
     EXAMPLE = "qac evaluate --runs bm25.trec,dense.trec --qrels qrels/test.tsv --out out/metrics"
 
+    GROUPS = (one_of("qrels", "queries"), together("queries", "passages"))
+
     runs: Ref = input("runs of qac search or qac fuse, or TREC files", "run", FILE, many=True)
     qrels: Ref = input("relevance judgements: a BEIR, TREC or MS MARCO file", FILE, default="")
     queries: Ref = input("or questions with answers", FILE, default="")
@@ -59,16 +70,6 @@ class Evaluate(Stage):
 
     def check(self) -> None:
         super().check()
-        if bool(self.qrels) == bool(self.queries):
-            raise UserError(
-                "evaluate needs either judgements or questions with answers; pass --qrels FILE, or "
-                "--queries FILE with --passages DIR"
-            )
-        if self.queries and not self.passages:
-            raise UserError(
-                "--queries searches passages for answers; pass --passages DIR (an artefact "
-                "of qac prepare)"
-            )
         if self.qrels:
             metrics.check(self._measures())
 

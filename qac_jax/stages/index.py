@@ -211,14 +211,14 @@ class Bm25(Stage):
         with progress.Bar("bm25", total=len(passages), unit="passages") as bar:
 
             def texts() -> Iterator[str]:
-                places = expansions.positions(passages.ids()) if expansions is not None else None
-                for number, record in enumerate(passages):
-                    text = corpus.passage_text(record, self.titles)
-                    place = places[number] if places is not None else None
-                    if expansions is not None and place is not None:
-                        text = corpus.with_contexts(text, expansions[place], self.queries_each)
+                for record in passages:
+                    text = [corpus.passage_text(record, self.titles)]
+                    if expansions is not None:  # docT5query
+                        (place,) = expansions.positions([record["_id"]])
+                        contexts = expansions[place]["contexts"] if place is not None else []
+                        text += [c["text"] for c in contexts[: self.queries_each or None]]
                     bar.advance()
-                    yield text
+                    yield " ".join(text)
 
             out.count = bm25.write(out, texts(), analyzer, self.scoring())
         corpus.write_ids(out, passages.ids())

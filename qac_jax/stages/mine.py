@@ -46,6 +46,8 @@ class Mine(Stage):
         "--qrels qrels/train.tsv --out out/negatives"
     )
 
+    GROUPS = (one_of("contexts", "queries"), together("queries", "qrels"))
+
     passages: Ref = input("indexed passages", "passages")
     index: Ref = input("dense index, or hybrid", "index", "hybrid", default="")
     encoder: Ref = model_input("encoder of --index, if it was moved", default="")
@@ -72,11 +74,6 @@ class Mine(Stage):
 
     def check(self) -> None:
         super().check()
-        if bool(self.contexts) == bool(self.queries) or bool(self.queries) != bool(self.qrels):
-            raise UserError(
-                "mine needs queries whose positives are known; pass --queries with --qrels, or "
-                "--contexts"
-            )
         missing = [name for name in self._systems() if not getattr(self, _INPUTS[name])]
         if missing or not self._systems():
             wanted = " and ".join(f"--{_INPUTS[name]}" for name in missing) or "--index or --bm25"

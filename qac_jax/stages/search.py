@@ -123,7 +123,9 @@ class Search(Stage):
 
         work = out.inner("search")
         index = opened_index(inputs.path("index"), self.encoder, self.where, self.hybrid)
-        texts = search.asked(self.queries)
+        texts = {query.id: query.text for query in read_queries(self.queries)}
+        if not texts:
+            raise UserError(f"{self.queries} holds no queries; give a file of them")
 
         def find(piece: ShardFile, bar: progress.Bar) -> None:
             run = index.run({name: texts[name] for name in piece.job}, self.k)

@@ -160,8 +160,8 @@ def test_mistakes_are_one_sentence(files, capsys):
         return complaint(capsys, files, *arguments)
 
     run = ("--runs", "{d}/good.trec")
-    assert "either judgements or questions" in error_of(*run)
-    assert "pass --passages" in error_of(*run, "--queries", "{d}/test.tsv")
+    assert "needs one of --qrels, --queries" in error_of(*run)
+    assert "belong together" in error_of(*run, "--queries", "{d}/test.tsv")
     judged = (*run, "--qrels", "{d}/test.tsv")
     assert "did you mean 'ndcg@10'" in error_of(*judged, "--measures", "ndgc@10")
     assert "at least 0" in error_of(*judged, "--level", "-1")

@@ -120,7 +120,7 @@ def test_mistakes_are_told(folder, tmp_path):
     settings: Any
     for settings, told in [
         ({"negatives": "mined+bm25"}, "pass --index"),
-        ({"qrels": ""}, "--queries with --qrels"),
+        ({"qrels": ""}, "belong together"),
     ]:
         with pytest.raises(UserError, match=told):
             stage.execute(stage_of(folder, **settings), tmp_path / "out")
