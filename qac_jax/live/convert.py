@@ -119,28 +119,27 @@ def _read(
     live: LiveIndex, source: Artifact | str, format: str
 ) -> Iterator[tuple[list[Record], np.ndarray | None]]:
     """Records and their vectors, where these are known."""
+    known: Vectors | None = None
     if isinstance(source, str):
-        texts = corpus.read_passages(source, format, further=True)
-        yield from ((records, None) for records in _groups(texts))
-        return
-    if source.kind == corpus.PASSAGES:
-        yield from ((records, None) for records in _groups(iter(Records(source))))
-        return
-    if source.kind not in (*KINDS, KIND):
+        records = corpus.read_passages(source, format, further=True)
+    elif source.kind == corpus.PASSAGES:
+        records = iter(Records(source))
+    elif source.kind in (*KINDS, KIND):
+        _check_encoder(live, source)
+        if source.kind == KIND:
+            current = source.schema == SCHEMA
+            yield from LiveIndex(source.path).snapshot.passages() if current else _earlier(source)
+            return
+        records, known = _records_of(source), _vectors_of(source)
+    else:
         raise UserError(
-            f"{source.path} is of kind {source.kind!r}; give passages, vectors, a "
-            "dense or hybrid index, or a file"
+            f"{source.path} is of kind {source.kind!r}; give passages, vectors, a dense or hybrid "
+            "index, or a file"
         )
-    _check_encoder(live, source)
-    if source.kind == KIND:
-        current = source.schema == SCHEMA
-        yield from LiveIndex(source.path).snapshot.passages() if current else _earlier(source)
-        return
-    known = _vectors_of(source)
     start = 0
-    for records in _groups(_records_of(source)):
-        stop = start + len(records)
-        yield records, None if known is None else known.read(start, stop).astype(np.float32)
+    while group := list(itertools.islice(records, TOGETHER)):
+        stop = start + len(group)
+        yield group, None if known is None else known.read(start, stop).astype(np.float32)
         start = stop
 
 
@@ -157,11 +156,6 @@ def _earlier(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray]]:
             rows = start + np.flatnonzero(alive[start : start + TOGETHER])
             if len(rows):
                 yield [records[row] for row in rows.tolist()], known.take(rows)
-
-
-def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
-    while group := list(itertools.islice(records, TOGETHER)):
-        yield group
 
 
 def _records_of(source: Artifact) -> Iterator[Record]:
@@ -191,16 +185,13 @@ def _vectors_of(source: Artifact) -> Vectors | None:
 
 
 def _check_encoder(live: LiveIndex, source: Artifact) -> None:
-    ours, theirs = live.settings.encoder, source.info["encoder"]
-    if source.kind == vectors.KIND:
-        if source.info["side"] != "passage":
-            raise UserError(f"{source.path} holds vectors of queries; give vectors of passages")
-        theirs = index.encoder_of(source)
-    both = [known.get("identity") for known in (ours, theirs)]
-    if all(both) and both[0] != both[1]:
+    of_vectors = source.kind == vectors.KIND
+    theirs = index.encoder_of(source) if of_vectors else source.info["encoder"]
+    known = {encoder.get("identity") for encoder in (live.settings.encoder, theirs)}
+    if len(known - {None, ""}) > 1 or source.info.get("side") == "query":
         raise UserError(
-            f"{source.path} was made with another encoder than {live.folder}; embed its passages "
-            "with the same one"
+            f"{source.path} was made with another encoder than {live.folder}, or of queries; embed "
+            "its passages with the same one"
         )
 
 

@@ -56,7 +56,7 @@ def test_a_bm25_index_is_searched_quietly_and_says_what_filters_need(
     assert logging.getLogger("bm25s").level == logging.WARNING
     capsys.readouterr()
     said = complaint(capsys, "search", "--index", index, "--where", '{"a": 1}', "lamp")
-    assert "qac index NEW_FOLDER --add PASSAGES --encoder MODEL" in said
+    assert "of BM25: its passages, with --encoder" in said
     live = tmp_path / "live"
     encoder = save_encoder(tmp_path / "encoder")
     for source, what in ((index, "dense or hybrid index"), (tmp_path / "no", "does not exist")):
