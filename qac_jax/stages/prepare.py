@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from qac_jax.pipeline.sharding import ShardFile, Workers, cut, pooled, record_fi
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, option, part
 from qac_jax.retrieval import corpus
 from qac_jax.text import passages, tokenizers
-from qac_jax.text.passages import Cutting, PrepareJob
+from qac_jax.text.passages import Cutter, Cutting, PrepareJob
 from qac_jax.text.spans import SPLITTERS
 
 
@@ -102,7 +102,7 @@ class Prepare(Stage):
             if time.monotonic() - began > 10.0:  # no time to count them all
                 return None
         spent, began = time.monotonic() - began, time.monotonic()
-        cutter = passages.cutter_of(stage.cutting, stage.seed, stage.tokenizer, stage.splitter)
+        cutter = stage._cutter(stage.tokenizer)()
         found = sum(1 for document in first for _ in cutter.records(document))
         if not found:
             return None
@@ -126,15 +126,17 @@ class Prepare(Stage):
                 shard=pieces[number],
                 target=os.path.abspath(out.part(name)),
                 ids=os.path.join(scratch, f"{number:05d}.npy"),
-                cutting=self.cutting,
-                seed=self.seed,
-                tokenizer=tokenizer,
-                splitter=self.splitter,
+                cutter=self._cutter(tokenizer),
                 skip_bad=self.skip_bad,
             )
 
         shards = record_files("passages", cut(len(pieces), 1), job)
         self._finish(self._prepared(shards, out), out, tokenizer)
+
+    def _cutter(self, tokenizer: str) -> Callable[[], Cutter]:
+        return functools.partial(
+            passages.cutter_of, self.cutting, self.seed, tokenizer, self.splitter
+        )
 
     def _path(self) -> str:
         """What is read: packages, files, or a data set by its name."""

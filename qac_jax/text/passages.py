@@ -11,7 +11,7 @@ import hashlib
 import os
 import random
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -237,19 +237,14 @@ class PrepareJob:
     shard: Shard
     target: str
     ids: str
-    cutting: Cutting
-    seed: int
-    tokenizer: str
-    splitter: str
+    cutter: Callable[[], Cutter]
     skip_bad: int = 0
     drop: Mapping[int, bool] = field(default_factory=dict)
 
 
 def prepare_shard(job: PrepareJob) -> dict[str, Any]:
     """Writes the passages of one shard; returns what the parent has to know, as JSON."""
-    bad = BadLines(job.skip_bad)
-    cutter = cutter_of(job.cutting, job.seed, job.tokenizer, job.splitter)
-    ids = array("Q")
+    bad, cutter, ids = BadLines(job.skip_bad), job.cutter(), array("Q")
     facts: dict[str, Any] = {"documents": 0, "without_passages": 0}
 
     def records() -> Iterator[Record]:
