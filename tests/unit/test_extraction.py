@@ -106,6 +106,21 @@ def test_the_best_different_spans() -> None:
     assert best(spans, scores, 9) == [("a", 3.0), ("b", 1.0), ("d", 1.0)]
 
 
+def test_first_lines_as_titles() -> None:
+    text = "\n  \n  Two words\nThis line says something more.\n"
+    for settings, expected in (
+        (("any",), "Two words"),
+        (("sentence",), "This line says something more."),
+        (("none",), ""),
+        (("sentence", 3), "This line says"),
+    ):
+        rule = structure.TitleRule(*settings)
+        assert rule.of({"text": text}) == expected
+        assert rule.of({"text": text, "title": "A  given\ntitle"}) == "A given title"
+        # A later passage of a document does not begin with its title.
+        assert rule.of({"text": text, "position": 3}) == ""
+
+
 def test_anchors_are_told_once() -> None:
     passage = {
         "text": "Of graphs: trees, forests,\nand what (an edge\nset) is. See also scipy.forest.",
@@ -177,6 +192,16 @@ def test_the_likelihood_of_a_span_is_that_of_its_tokens_alone(generator: Generat
             expected = {"sum": each.sum(), "mean": each.mean(), "released": padded.sum()}
             for kind, value in expected.items():
                 np.testing.assert_allclose(found[kind][place][number], value, rtol=2e-5)
+
+
+def test_a_model_over_two_devices_finds_the_same(generator: Generator) -> None:
+    module, params = toy_generation.model()
+    devices = jax.local_devices()[:4]
+    shared = Generator.of(
+        module, params, generator.tokenizer, Decoding(), devices=devices, partitions=2
+    )
+    expected, found = (Likelihood(each)(TWO_DOCUMENTS, SPANS) for each in (generator, shared))
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), rtol=2e-5)
 
 
 def test_a_span_without_tokens_is_never_the_best(generator: Generator) -> None:

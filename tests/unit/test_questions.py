@@ -296,3 +296,19 @@ def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None
     found = checked(leaky, tmp_path, f"{clean},{tmp_path / 'candidates'}")
     counts = {"leaks": 0, "texts": 5, "questions": 3, "passages": 3}
     assert json.loads(found.file("leaks.json").read_text()) == counts
+
+
+def test_a_query_log_trains_and_measures_nothing(leaky: Path, tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "queries.jsonl").write_text('{"_id": "1", "text": "river lamps"}\n')
+    given = {name: str(leaky / name) for name in ("passages", "validation", "test")}
+    stage = Collect.make(
+        collection=str(tmp_path / "log"),
+        passages=given["passages"],
+        validation_contexts=given["validation"],
+        test_contexts=given["test"],
+    )
+    found = execute(stage, tmp_path / "out")
+    assert found.info["test"]["from"] == "g"
+    assert found.info["train"]["from"] == "query log without judgements"
+    assert {q.id for q in read_queries(found.file("train_queries.jsonl"))} == {"log:1"}

@@ -12,6 +12,8 @@ from toy_examples import asked, passages_of, stored
 
 from qac_jax import artifacts, fields
 from qac_jax.data.examples import Examples
+from qac_jax.data.judged import generated_id
+from qac_jax.data.loader import preview
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import records
 from qac_jax.formats.queries import read_queries
@@ -224,6 +226,33 @@ def test_negatives_and_scores_from_an_artefact(
     assert record["positives"] == [names[0]] and record["positives_scores"] == [7.5]
     scores = dict(zip(record["negatives"], record["negatives_scores"], strict=True))
     assert scores == dict(zip(names[5:9], [4.0, 3.0, 2.0, 1.0], strict=True))
+
+
+def test_negatives_of_generated_queries(folder: Path, tmp_path: Path, judged: Judged) -> None:
+    given = list(records.Records(artifacts.load(folder / "contexts")))
+    name = next(r["_id"] for r in given if len(r["contexts"]) > 1)
+    others = [n for n in passages_of(folder).ids() if n != name][:3]
+    lines = [
+        {"_id": generated_id(name, 1), "negatives": [*others, name]},
+        {"_id": generated_id(name, 99), "negatives": others},
+    ]
+    source = toy_examples._write(tmp_path / "negatives", "negatives", lines)
+    artifact, (record,) = judged.made(contexts=str(folder / "contexts"), negatives=source)
+    assert record["positives"] == [name] and sorted(record["negatives"]) == sorted(others)
+    left_out = artifact.info["left_out"]
+    assert left_out == {"negatives of queries that were not generated": 1}
+
+
+def test_training_lines_need_no_passages(folder: Path, tmp_path: Path) -> None:
+    line: dict[str, Any] = {"query_id": "1", "query": "storm mills"}
+    line["positive_passages"] = [{"docid": "a", "title": "Tides", "text": "barley curves"}]
+    line["negative_passages"] = [{"docid": "b", "title": "", "text": "matrix"}]
+    (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
+    training = str(tmp_path / "train.jsonl")
+    artifact = made(folder, tmp_path / "made", passages="", training=training, task="triples")
+    (shown,) = preview(artifact, 5)
+    assert shown["query"] == "[CLS] storm mills [SEP]"
+    assert shown["passages"][:2] == ["[CLS] tides [SEP] barley curves [SEP]", "[CLS] matrix [SEP]"]
 
 
 def test_cross_encoder_labels(folder: Path, tmp_path: Path) -> None:
