@@ -1,4 +1,4 @@
-"""Progress: a bar with rate, ETA and memory on a terminal, one line a minute elsewhere.
+"""Progress: a bar with rate and ETA on a terminal, one line a minute elsewhere.
 
 Everything goes to stderr: stdout belongs to results.
 """
@@ -38,23 +38,6 @@ def say(text: str) -> None:
         print(plain(text), file=sys.stderr, flush=True)
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process and its children; 0 where psutil is not installed."""
-    try:
-        import psutil
-    except ImportError:  # a machine with JAX and little else
-        return 0
-
-    process = psutil.Process()
-    total = process.memory_info().rss
-    for child in process.children(recursive=True):
-        try:
-            total += child.memory_info().rss
-        except psutil.Error:  # it ended meanwhile
-            continue
-    return total
-
-
 def human(number: float, unit: str = "") -> str:
     """1234567 -> 1.23M."""
     for factor, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -71,7 +54,7 @@ def human_seconds(seconds: float) -> str:
 
 
 class Bar:
-    """Counts items towards a total (None: unknown) and shows rate, ETA, memory and figures."""
+    """Counts items towards a total (None: unknown) and shows rate, ETA and figures."""
 
     def __init__(
         self,
@@ -114,7 +97,7 @@ class Bar:
             self._log()
 
     def state(self) -> str:
-        """Count, rate, ETA (or time taken), memory and figures."""
+        """Count, rate, ETA (or time taken) and figures."""
         elapsed = max(time.monotonic() - self._start, 1e-9)
         rate = (self.count - self._skipped) / elapsed
         parts = [f"{self.count:,} {self.unit}", f"{human(rate)}/s"]
@@ -125,8 +108,6 @@ class Bar:
             parts.append(f"ETA {human_seconds((self.total - self.count) / rate)}")
         else:
             parts.append(f"in {human_seconds(elapsed)}")
-        if resident := resident_bytes():
-            parts.append(human(resident, "B"))
         parts.extend(f"{name} {value:.4g}" for name, value in self._figures.items())
         return "  ".join(parts)
 
