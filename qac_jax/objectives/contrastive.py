@@ -73,22 +73,18 @@ def in_batch(
     temperature: float = 1.0,
     smoothing: float = 0.0,
     group: int = 0,
-    extra: jax.Array | None = None,
     identities: jax.Array | None = None,
     rows: int = 0,
 ) -> Ranked:
     """queries [B, D], passages [B, P, D], each query's positive first, then its negatives.
 
-    A query's candidates are all passages of its group, and `extra` [N, D], which all queries see
-    (a queue). With group=1 a query sees its own passages and the extra ones only. identities
-    [B, P] are numbers of the passages: another copy of a query's positive is then not a negative.
+    A query's candidates are all passages of its group. identities [B, P] are numbers of the
+    passages: another copy of a query's positive is then not a negative.
     """
     per = passages.shape[1]
 
     def one(queries: jax.Array, passages: jax.Array, names: jax.Array | None) -> Ranked:
         candidates = passages.reshape(-1, passages.shape[-1])
-        if extra is not None:
-            candidates = jnp.concatenate([candidates, extra.astype(candidates.dtype)])
         loss = partial(
             softmax_loss,
             queries,
@@ -101,18 +97,13 @@ def in_batch(
         if names is None:
             return loss()
         flat = names.reshape(-1)
-
-        def copies(own: jax.Array) -> jax.Array:
-            same = own[:, None] == flat
-            return jnp.pad(same, ((0, 0), (0, candidates.shape[0] - flat.shape[0])))
-
-        return loss(excluded=copies, about=names[:, 0])
+        return loss(excluded=lambda own: own[:, None] == flat, about=names[:, 0])
 
     return in_groups(one, group, queries, passages, identities)
 
 
 def all_pairs(
-    first: jax.Array, second: jax.Array, *, temperature: float = 1.0, group: int = 0, rows: int = 0
+    first: jax.Array, second: jax.Array, *, temperature: float = 1.0, group: int = 0
 ) -> Ranked:
     """coCondenser's loss: first [N, D] and second [N, D] of every pair, each an anchor [N, 2].
 
@@ -132,7 +123,6 @@ def all_pairs(
             temperature=temperature,
             excluded=lambda row: row[:, None] == own,
             about=own,
-            rows=rows,
         )
         return jax.tree.map(lambda x: x.reshape(count, 2), ranked)
 

@@ -95,11 +95,6 @@ def test_the_artefact_holds_a_usable_model(trained: Path, examples: Path) -> Non
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_second_run_has_nothing_to_do(trained: Path, examples: Path, capsys: Any) -> None:
-    assert call(examples, trained, "--steps", 6, "--log_every", 3) == 0
-    assert "is up to date" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_killed_at_a_random_moment(trained: Path, examples: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -204,12 +199,3 @@ def test_fed_by_seqio(examples: Path, trained: Path, tmp_path: Path) -> None:
     code, said = finish(launch(examples, half, "--steps", 6, "--feed", "seqio"))
     assert code == 0, said
     assert artifacts.load(half).identity == artifacts.load(trained).identity
-
-
-def test_dry_run_reads_no_data(tmp_path: Path, capsys: Any) -> None:
-    arguments = ["pretrain", "--gin_file", str(GIN), "--examples", "stage:tokenize"]
-    flags = ["--steps", "100", "--kind", "mlm", "--dry_run", "--json"]
-    assert cli.main([*arguments, *flags]) == 0
-    plan = json.loads(capsys.readouterr().out)["stages"][0]["plan"]
-    assert plan["steps"] == 100 and plan["tokens"] == 100 * 16 * 24
-    assert plan["state_bytes"] == 16 * plan["parameters"] > 0

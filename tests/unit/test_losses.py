@@ -27,7 +27,7 @@ from qac_jax.text import tokenizers
 in_batch = jax.jit(
     contrastive.in_batch, static_argnames=("temperature", "smoothing", "group", "rows")
 )
-all_pairs = jax.jit(contrastive.all_pairs, static_argnames=("temperature", "group", "rows"))
+all_pairs = jax.jit(contrastive.all_pairs, static_argnames=("temperature", "group"))
 
 
 def vectors(seed: int, *shape: int) -> np.ndarray:
@@ -38,62 +38,35 @@ def by_hand(scores: list[float], positive: int) -> float:
     return -math.log(math.exp(scores[positive]) / sum(map(math.exp, scores)))
 
 
-def loop(q: np.ndarray, p: np.ndarray, temperature: float, extra: np.ndarray | None) -> np.ndarray:
-    """Every query against every passage, one at a time."""
-    per = p.shape[1]
-    candidates = [x for passages in p for x in passages] + list([] if extra is None else extra)
-    return np.array(
-        [
-            by_hand([float(x @ c) / temperature for c in candidates], i * per)
-            for i, x in enumerate(q)
-        ]
-    )
-
-
 def test_in_batch_equals_a_loop_over_candidates() -> None:
     with jax.enable_x64(True):
-        q, p, extra = vectors(0, 4, 3), vectors(1, 4, 2, 3), vectors(2, 5, 3)
-        for more in (None, extra):
-            given = None if more is None else jnp.asarray(more)
-            found = in_batch(jnp.asarray(q), jnp.asarray(p), temperature=0.5, extra=given)
-            np.testing.assert_allclose(found.loss, loop(q, p, 0.5, more), rtol=1e-12)
+        q, p = vectors(0, 4, 3), vectors(1, 4, 2, 3)
+        found = in_batch(jnp.asarray(q), jnp.asarray(p), temperature=0.5)
+        scores = q @ p.reshape(8, 3).T / 0.5
+        expected = [by_hand(row.tolist(), 2 * i) for i, row in enumerate(scores)]
+        np.testing.assert_allclose(found.loss, expected, rtol=1e-12)
     with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
         in_batch(jnp.zeros((6, 2)), jnp.zeros((6, 1, 2)), group=4)
 
 
 def test_a_group_sees_itself_only() -> None:
     with jax.enable_x64(True):
-        q, p, extra = (
-            jnp.asarray(vectors(i, *s)) for i, s in enumerate([(6, 3), (6, 2, 3), (4, 3)])
-        )
-        whole = in_batch(q, p, group=2, extra=extra).loss
-        parts = [in_batch(q[i : i + 2], p[i : i + 2], extra=extra).loss for i in (0, 2, 4)]
+        q, p = (jnp.asarray(vectors(i, *s)) for i, s in enumerate([(6, 3), (6, 2, 3)]))
+        whole = in_batch(q, p, group=2).loss
+        parts = [in_batch(q[i : i + 2], p[i : i + 2]).loss for i in (0, 2, 4)]
         np.testing.assert_allclose(whole, jnp.concatenate(parts), rtol=1e-12)
         pairs = all_pairs(q, p[:, 0], group=3).loss
         parts = [all_pairs(q[i : i + 3], p[i : i + 3, 0]).loss for i in (0, 3)]
         np.testing.assert_allclose(pairs, jnp.concatenate(parts), rtol=1e-12)
 
 
-def test_all_pairs_equals_a_loop() -> None:
-    with jax.enable_x64(True):
-        first, second = vectors(3, 3, 4), vectors(4, 3, 4)
-        found = all_pairs(jnp.asarray(first), jnp.asarray(second), temperature=2.0)
-        everyone = [(i, s, v) for s, side in enumerate((first, second)) for i, v in enumerate(side)]
-        for i, s, anchor in everyone:
-            others = [(j, t, v) for j, t, v in everyone if (j, t) != (i, s)]
-            partner = [(j, t) for j, t, _ in others].index((i, 1 - s))
-            expected = by_hand([float(anchor @ v) / 2 for _, _, v in others], partner)
-            np.testing.assert_allclose(found.loss[i, s], expected, rtol=1e-12)
-
-
 def test_another_copy_of_the_positive_is_no_negative() -> None:
     with jax.enable_x64(True):
         q, p = jnp.asarray(vectors(5, 3, 4)), jnp.asarray(vectors(6, 3, 2, 4))
         names = jnp.array([[7, 1], [2, 7], [3, 9]])
-        found = in_batch(q, p, identities=names, extra=p[0]).loss
-        flat = np.concatenate([np.asarray(p).reshape(6, 4), np.asarray(p[0])])
-        scores = np.asarray(q) @ flat.T
-        seen = [[0, 1, 2, 4, 5, 6, 7], range(8), range(8)]  # passage 7 is also at column 3
+        found = in_batch(q, p, identities=names).loss
+        scores = np.asarray(q) @ np.asarray(p).reshape(6, 4).T
+        seen = [[0, 1, 2, 4, 5], range(6), range(6)]  # passage 7 is also at column 3
         for i, columns in enumerate(seen):
             expected = by_hand([scores[i, c] for c in columns], list(columns).index(2 * i))
             np.testing.assert_allclose(found[i], expected, rtol=1e-12)
