@@ -224,7 +224,8 @@ def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[s
     lines = []
     if hours := found["hours"]:
         lines.append("hours of trainings and applied models on one device, in half precision:")
-        lines.append("  " + ", ".join(f"{name} {hours[name]:,.2f}" for name in hours))
+        few = {name: f"{n:,.1f}" if n >= 0.1 else f"{n:.1g}" for name, n in hours.items()}
+        lines.append("  " + ", ".join(f"{name} {n}" for name, n in few.items()))
     if found["core_hours"]:
         lines.append(f"hours of one core for all else: {found['core_hours']:,.1f}")
     if found["bytes"]:

@@ -153,12 +153,6 @@ def test_systems_with_rows_of_their_own(tmp_path: Path) -> None:
         run(toy(rows={"dens": "retriever"}), tmp_path / "third")
 
 
-def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("dear")
-    with pytest.raises(UserError, match="not a folder of this recipe"):
-        run(toy(), tmp_path)
-
-
 def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     def judged(shift: float) -> dict[str, results.Result]:
         forum = _result("forum", [shift, 1.0, 0.5])
