@@ -131,15 +131,3 @@ def test_a_signal_in_the_middle_of_a_stage(tmp_path, capsys, number):
     artifacts.load(out).verify()
     assert artifacts.load(out).identity == artifacts.load(tmp_path / "whole").identity
     assert not list(out.glob("*.part"))
-
-
-def test_what_is_shipped_has_a_name_on_the_command_line(tmp_path, capsys):
-    judge = ["step", "judge", "--out", str(tmp_path)]
-    questions = [*judge, "--questions", "shipped:demo/questions.jsonl"]
-    assert cli.main([*questions, "--passages", str(tmp_path / "none")]) == 2
-    assert "none" in capsys.readouterr().err  # the questions were found
-    assert cli.main([*questions, "--passages", "stage:passages"]) == 2
-    assert "names a stage of a recipe" in capsys.readouterr().err
-    nothing = [*judge, "--questions", "shipped:nothing"]
-    assert cli.main([*nothing, "--passages", str(tmp_path / "none")]) == 2
-    assert "does not come with this version" in capsys.readouterr().err
