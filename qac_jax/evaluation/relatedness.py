@@ -14,7 +14,6 @@ import itertools
 import os
 import random
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, NamedTuple
 
@@ -140,12 +139,7 @@ def write_sheet(
 
     They are shuffled, and the key has the sorts, which judges do not see.
     """
-    taken: Counter[str] = Counter()
-    chosen = []
-    for pair in pairs:
-        taken[pair.sort] += 1
-        if taken[pair.sort] <= count:
-            chosen.append(pair)
+    chosen = list(pairs[: 3 * count])  # every passage has one of each sort
     random.Random(seed).shuffle(chosen)
     sheet_writer, key_writer = csv.writer(sheet), csv.writer(key)
     sheet_writer.writerow(SHEET)

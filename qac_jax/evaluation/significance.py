@@ -135,13 +135,12 @@ def randomization_test(
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction: adjusted p-values, in the order of the argument."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for step, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - step) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
+    values = np.asarray(p_values, np.float64)
+    order = np.argsort(values, kind="stable")
+    raised = np.arange(len(values), 0, -1) * values[order]
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(raised), 1.0)
+    return adjusted.tolist()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +180,6 @@ def choose(
 
     `level` is the highest p-value of the randomisation test at which a difference counts.
     """
-    if not results or measure not in results[0].mean:
-        raise UserError(f"there is no {measure} to choose by; evaluate with this measure")
     first = results[0].values(measure)
     candidates = []
     for result in results:
