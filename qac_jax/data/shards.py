@@ -27,7 +27,9 @@ from qac_jax.data.judged import Judged
 from qac_jax.data.kind import Building, DocumentKind, JudgedKind, Record, Stored
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
-from qac_jax.text import sentences, spans, tokenizers
+from qac_jax.text import spans, tokenizers
+from qac_jax.text.sentences import Splitter
+from qac_jax.text.sentences import load as load_splitter
 from qac_jax.text.tokenizers import text_of
 
 
@@ -175,8 +177,12 @@ class DocumentTexts(_Encoder):
         return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
 
     @functools.cached_property
-    def _splitter(self) -> sentences.Splitter:
-        return sentences.load(self.building.siblings.splitter)
+    def _splitter(self) -> Splitter:
+        return load_splitter(self.building.siblings.splitter)
+
+    def sentences(self, documents: Sequence[DocumentContexts]) -> list[list[list[str]]]:
+        """The sentences of the passages of each document."""
+        return [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
 
     def siblings(
         self, documents: Sequence[DocumentContexts], bodies: Sequence[Sequence[Ids]]
@@ -203,7 +209,7 @@ class DocumentTexts(_Encoder):
     def _overlaps(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         """Texts that overlap each passage in whole sentences (CoT-MAE's `overlap`)."""
         chosen = self.building.siblings
-        split = [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
+        split = self.sentences(documents)
         counts = iter(self.tokenizer.count(_flat(_flat(split))))
         texts = []
         for document, parts in zip(documents, split, strict=True):
