@@ -18,7 +18,7 @@ from qac_jax.models.heads import POOLINGS
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.condenser import Condenser, Predictions
-from qac_jax.objectives.mlm import shared
+from qac_jax.objectives.mlm import normalised
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
 
 
@@ -73,7 +73,9 @@ class CoCondenser(Condenser):
             self.masked(batch, name, self.masking, mask_keys)
             for name, mask_keys in zip(_TEXTS, keys, strict=False)
         ]
-        ready: Batch = dict(zip(_TEXTS, shared(texts, self.mlm_group, self.examples), strict=True))
+        ready: Batch = dict(
+            zip(_TEXTS, normalised(texts, self.mlm_group, self.examples), strict=True)
+        )
         return {**ready, "keys": dict(zip(_TEXTS, keys[len(_TEXTS) :], strict=True))}
 
     def loss(

@@ -23,7 +23,7 @@ from qac_jax.models.layers import fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masking import MaskedText, Masking
-from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss, shared, token_loss
+from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss, normalised, token_loss
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, of_examples
 
 
@@ -51,7 +51,7 @@ class CotMae(Mlm):
     before it); it always sees the vector. symmetric: each text is encoded, and decoded from the
     other's vector. encoder_mlm: whether the encoder's own predictions are trained. freeze: train
     decoders only. pooling: how the vector is made, the papers' [CLS] ("cls"), the mean of the
-    tokens ("mean") or another of models/pooling.py.
+    tokens ("mean") or another of models/heads.py.
     """
 
     masking: Masking = Masking(0.30, "cotmae_qc")
@@ -82,28 +82,30 @@ class CotMae(Mlm):
         return {name: made[name] for name in DECODERS[self.decoder]}
 
     @property
-    def ways(self) -> tuple[tuple[str, str], ...]:
+    def directions(self) -> tuple[tuple[str, str], ...]:
         """(the text that is encoded, the text that is reconstructed from its vector)."""
-        way = (PASSAGE, CONTEXT)
-        return (way, way[::-1]) if self.symmetric else (way,)
+        forth = (PASSAGE, CONTEXT)
+        return (forth, forth[::-1]) if self.symmetric else (forth,)
 
     @property
     def heads(self) -> Mapping[str, BidirectionalHead | CausalDecoder]:
         return {HEADS[name]: decoder for name, decoder in self.decoders.items()}
 
     def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        count, ways = len(batch[PASSAGE]), self.ways
-        # For every way one key to mask the encoded text, one for the decoded one, one for dropout.
-        keys = iter([example_keys(k, count) for k in jax.random.split(key, 3 * len(ways))])
-        encoded = [self.masked(batch, name, self.masking, next(keys)) for name, _ in ways]
-        masked = [self.masked(batch, name, self.decoder_masking, next(keys)) for _, name in ways]
-        targets = [(batch[name], batch[f"{name}_length"]) for _, name in ways]
+        count, directions = len(batch[PASSAGE]), self.directions
+        # Keys of every direction: to mask the encoded and the decoded text, and of dropout.
+        keys = iter([example_keys(k, count) for k in jax.random.split(key, 3 * len(directions))])
+        encoded = [self.masked(batch, name, self.masking, next(keys)) for name, _ in directions]
+        masked = [
+            self.masked(batch, name, self.decoder_masking, next(keys)) for _, name in directions
+        ]
+        targets = [(batch[name], batch[f"{name}_length"]) for _, name in directions]
         decoded = {
-            "mlm": shared(masked, examples=self.examples),
+            "mlm": normalised(masked, examples=self.examples),
             "causal": causal_texts(targets, self.examples),
         }
         return {
-            "encoded": shared(encoded, examples=self.examples),
+            "encoded": normalised(encoded, examples=self.examples),
             "decoded": {name: decoded[name] for name in DECODERS[self.decoder]},
             "keys": list(keys),
         }
@@ -112,14 +114,15 @@ class CotMae(Mlm):
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
     ) -> tuple[jax.Array, Aux]:
         module = self.module
+        # A frozen encoder is read without gradients; decoders read `variables` and still train.
         encoder = jax.lax.stop_gradient(variables) if self.freeze else variables
         loss, aux = jnp.zeros(()), dict[str, jax.Array]()
 
         def add(name: str, value: jax.Array) -> None:
             aux[name] = aux.get(name, jnp.zeros(())) + value
 
-        for way, text in enumerate(batch["encoded"]):
-            keys = batch["keys"][way] if train else None
+        for direction, text in enumerate(batch["encoded"]):
+            keys = batch["keys"][direction] if train else None
             out = module.apply(encoder, text.ids, text.lengths, keys=keys, rows=self._rows)
             vector = self.vector(out, text.lengths)
             if self.encoder_mlm:
@@ -127,7 +130,7 @@ class CotMae(Mlm):
                 add("encoder_mlm_loss", jnp.sum(own.loss))
                 add("masked_accuracy", jnp.sum(own.accuracy))
             for name, texts in batch["decoded"].items():
-                target = texts[way]
+                target = texts[direction]
                 decoded = self.decoder_loss(name, variables, encoder, vector, target, keys)
                 add(f"{name}_decoder_loss", jnp.sum(decoded.loss))
                 add(f"{name}_decoder_accuracy", jnp.sum(decoded.accuracy))
@@ -136,7 +139,7 @@ class CotMae(Mlm):
                     other = self.decoder_loss(name, variables, encoder, swapped, target, None)
                     found = first_rows((decoded, other, target.weights), self.examples)
                     for measure, value in compared(*found).items():
-                        add(f"{name}_decoder_{measure}", value / len(self.ways))
+                        add(f"{name}_decoder_{measure}", value / len(self.directions))
         if self.encoder_mlm:
             loss = loss + aux["encoder_mlm_loss"]
         coefficients = {"mlm": self.mlm_coefficient, "causal": self.causal_coefficient}
@@ -204,8 +207,8 @@ def compared(own: TokenLoss, other: TokenLoss, weights: jax.Array) -> dict[str, 
 
 
 def _others(vectors: jax.Array, examples: int = 0) -> jax.Array:
-    """Another passage's vector for each of the first `examples` (0: all): half a batch away, so of
-    another document."""
+    """Another passage's vector for each of the first `examples` (0: all): half a batch away,
+    almost surely of another document."""
     real = first_rows(vectors, examples)
     others = jnp.roll(real, len(real) // 2, axis=0)
     return jnp.pad(others, ((0, len(vectors) - len(real)), (0, 0))) if examples else others

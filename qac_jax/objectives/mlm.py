@@ -106,7 +106,7 @@ class Mlm(Objective):
         count = len(batch["tokens"])
         mask_keys, dropout_keys = (example_keys(k, count) for k in jax.random.split(key))
         text = self.masked(batch, "tokens", self.masking, mask_keys)
-        return {"text": shared([text], examples=self.examples)[0], "keys": dropout_keys}
+        return {"text": normalised([text], examples=self.examples)[0], "keys": dropout_keys}
 
     def loss(
         self, variables: Variables, batch: Batch, key: jax.Array, train: bool
@@ -117,8 +117,8 @@ class Mlm(Objective):
         return jnp.sum(result.loss), {"masked_accuracy": jnp.sum(result.accuracy)}
 
 
-def shared(texts: Sequence[MaskedText], group: int = 0, examples: int = 0) -> list[MaskedText]:
-    """The same texts with weights that sum to one over all of them: one mean over all tokens.
+def normalised(texts: Sequence[MaskedText], group: int = 0, examples: int = 0) -> list[MaskedText]:
+    """Texts whose weights sum to one over all of them: one mean over all masked tokens.
 
     group: a mean over each group of this many sequences, then the mean of these, as in the
     gradient cache of Condenser's released code (one mean per chunk). Sequences are ordered by

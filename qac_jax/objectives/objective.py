@@ -15,8 +15,8 @@ it.
 
 **Sums.** When `splittable`, the loss and every scalar of the auxiliary dict *add up* over
 microbatches: a mean over masked tokens is a sum of weights times losses, with weights that
-`prepare` normalised over the whole batch (`global_weights`). So accumulated gradients equal those
-of the whole batch, whatever the lengths.
+`prepare` normalised over the whole batch (`global_weights`; `mlm.normalised` of masked texts). So
+accumulated gradients equal those of the whole batch, whatever the lengths.
 
 **Not splittable** (examples see one another): `loss` receives the whole batch. Such an objective
 may encode it `chunk` examples at a time (`qac_jax.objectives.chunked`).

@@ -39,7 +39,7 @@ from qac_jax.models.heads import POOLINGS
 from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
 from qac_jax.objectives.masking import MaskedText, Masking
-from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss, shared, token_loss
+from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss, normalised, token_loss
 from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
 
 
@@ -116,7 +116,7 @@ class RetroMae(Mlm):
     which each row takes one at random (256 in the released code, 128 in FlagEmbedding's; 0: a
     separate set for every row). embeddings: e + p of the text as the encoder's embedding layer
     computes it, with token type, normalisation and dropout ("layer", as released), or as the sum
-    alone ("sum"). pooling: how the vector is made, of models/pooling.py; the paper's is [CLS].
+    alone ("sum"). pooling: how the vector is made, of models/heads.py; the paper's is [CLS].
     """
 
     masking: Masking = Masking(0.30)
@@ -141,7 +141,7 @@ class RetroMae(Mlm):
         encoded, decoded, dropped = (example_keys(k, count) for k in jax.random.split(key, 3))
 
         def text(name: str, masking: Masking, keys: jax.Array) -> MaskedText:
-            return shared([self.masked(batch, name, masking, keys)], examples=self.examples)[0]
+            return normalised([self.masked(batch, name, masking, keys)], examples=self.examples)[0]
 
         ready: Batch = {"encoded": text(source, self.masking, encoded), "keys": dropped}
         if not self.enhanced:

@@ -48,10 +48,9 @@ class Run:
     """What a recipe is called with: it collects stages, and runs none.
 
     `run(Embed, "vectors", passages=passages)` adds a stage with these settings, by their flat
-    names, and returns the reference to its output; what is bound in gin, in the scope of the
-    stage's name, counts instead. A list is several inputs. Gin files after the name are what the
-    settings are without a recipe; `bind` sets macros and parameters of other classes, as
-    `--gin.NAME=VALUE` does.
+    names, and returns the reference to its output. Gin's bindings in the scope of the stage's name
+    win over these settings, and these over the gin files after the name. A list is several inputs;
+    `bind` sets macros and parameters of other classes, as `--gin.NAME=VALUE` does.
     """
 
     data = DATA  # the data folder; f"{run.data}corpus" is in it

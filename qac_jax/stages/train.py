@@ -37,6 +37,7 @@ class Train(Stage):
     VERSION = 3
     EXAMPLE = "qac pretrain --gin_file objectives/mlm.gin --examples out/examples --out out/encoder"
 
+    # An objectives.objective.Objective, whose `loss` training/step.py calls.
     objective: Any = option(
         help="objective to train, in a --gin_file, and the model of a new encoder in another",
         shown={**OF_OBJECTIVE, "encoders.DualEncoderConfig.pooling": POOLINGS},

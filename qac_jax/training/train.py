@@ -147,7 +147,7 @@ def train(
     spec = meshes.whole_spec(data.spec, engine.mesh)
     known = hardware.find(engine.mesh.devices.flat[0].device_kind)
     step_flops = model_flops(engine.objective, spec) if known else None
-    programs = Programs(engine, spec, pack)
+    programs = Programs(engine, spec, pack)  # batch -> the compiled Engine.step
     validate = None
     if validation is not None:
         validate = metrics.Validation(engine, validation, monitoring.validation_batches)

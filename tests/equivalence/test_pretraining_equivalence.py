@@ -15,7 +15,7 @@ from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
 from qac_jax.models.encoders import DualEncoderConfig, Tower
 from qac_jax.models.layers import Runtime
-from qac_jax.objectives.mlm import shared
+from qac_jax.objectives.mlm import normalised
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import train
 
@@ -32,15 +32,15 @@ def test_means_are_over_groups_of_sequences() -> None:
     texts = [jax.jit(objective.prepare)(batch_for("cocondenser"), jax.random.key(1))[n]
              for n in ("passage", "context")]  # fmt: skip
     counts = np.stack([(np.asarray(text.weights) > 0).sum(1) for text in texts], 1)
-    whole = np.concatenate([np.asarray(t.weights).ravel() for t in shared(texts)])
+    whole = np.concatenate([np.asarray(t.weights).ravel() for t in normalised(texts)])
     assert set(np.unique(whole[whole > 0])) == {np.float32(1 / counts.sum())}
-    grouped = shared(texts, 4)  # four sequences are two pairs
+    grouped = normalised(texts, 4)  # four sequences are two pairs
     for place, text in enumerate(grouped):
         for row, weights in enumerate(np.asarray(text.weights)):
             tokens = counts.reshape(-1, 4).sum(1)[row // 2]
             np.testing.assert_allclose(weights.sum(), counts[row, place] / tokens / 8, rtol=1e-6)
     with pytest.raises(UserError, match="mlm_group=5 does not divide the 32 texts"):
-        shared(texts, 5)
+        normalised(texts, 5)
 
 
 @pytest.mark.parametrize("late_mlm", [True, False])

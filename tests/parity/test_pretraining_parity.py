@@ -24,7 +24,7 @@ from qac_jax.objectives import cotmae
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import HEAD, Condenser
 from qac_jax.objectives.cotmae import CotMae
-from qac_jax.objectives.mlm import MaskedText, Mlm, shared
+from qac_jax.objectives.mlm import MaskedText, Mlm, normalised
 
 
 precision = golden.precision
@@ -148,7 +148,7 @@ def test_condenser(case: Path, variant: str, precision: str) -> None:
         skip_from=flags["skip_from"],
         late_mlm=flags["late_mlm"],
     )
-    batch = {"text": shared([masked_text(this.arrays, EVERY)])[0], "keys": None}
+    batch = {"text": normalised([masked_text(this.arrays, EVERY)])[0], "keys": None}
     losses = {"total_loss": "loss", "head_mlm_loss": "head_mlm_loss"}
     if flags["late_mlm"]:
         losses["backbone_mlm_loss"] = "late_mlm_loss"
@@ -157,7 +157,7 @@ def test_condenser(case: Path, variant: str, precision: str) -> None:
 
 def pairs(arrays: Mapping[str, np.ndarray], group: int = 0) -> Any:
     """Rows 2i and 2i + 1 as passage and context."""
-    texts = shared([masked_text(arrays, FIRST), masked_text(arrays, SECOND)], group)
+    texts = normalised([masked_text(arrays, FIRST), masked_text(arrays, SECOND)], group)
     names = ("passage", "context")
     return {**dict(zip(names, texts, strict=True)), "keys": dict.fromkeys(names)}
 
@@ -245,8 +245,8 @@ def test_cotmae(case: Path, variant: str, precision: str) -> None:
         symmetric=True,
     )
     # Row j of the decoder is decoded from vector j.
-    encoded = shared([masked_text(this.arrays, rows) for rows in (FIRST, SECOND)])
-    decoded = shared([masked_text(this.arrays, rows, "decoder_") for rows in (FIRST, SECOND)])
+    encoded = normalised([masked_text(this.arrays, rows) for rows in (FIRST, SECOND)])
+    decoded = normalised([masked_text(this.arrays, rows, "decoder_") for rows in (FIRST, SECOND)])
     batch = {"encoded": encoded, "decoded": {"mlm": decoded}, "keys": [None, None]}
     losses = {
         "total_loss": "loss",
@@ -260,7 +260,7 @@ def test_cotmae(case: Path, variant: str, precision: str) -> None:
 
 def check_cotmae_without_its_decoder(this: Case, variant: str) -> None:
     """Then it is masked language modelling."""
-    text = shared([masked_text(this.arrays, EVERY)])[0]
+    text = normalised([masked_text(this.arrays, EVERY)])[0]
     batch = {"text": text, "keys": None}
     losses = dict.fromkeys(("total_loss", "encoder_mlm_loss"), "loss")
     this.compare(variant, Mlm(this.bert), batch, {}, losses)
@@ -285,12 +285,12 @@ def test_cotmae_of_queries(case: Path, variant: str, precision: str) -> None:
     )
     decoded: dict[str, Any] = {}
     if mlm:
-        decoded["mlm"] = shared([masked_text(this.arrays, EVERY, "enc_head_")])
+        decoded["mlm"] = normalised([masked_text(this.arrays, EVERY, "enc_head_")])
     if causal:
         lengths = golden.lengths(this.arrays["dec_head_attention_mask"])
         ids = jnp.asarray(this.arrays["dec_head_input_ids"])
         decoded["causal"] = cotmae.causal_texts([(ids, jnp.asarray(lengths))])
-    encoded = shared([masked_text(this.arrays, EVERY)])
+    encoded = normalised([masked_text(this.arrays, EVERY)])
     batch = {"encoded": encoded, "decoded": decoded, "keys": [None]}
     files = {"mlm": "c_head", "causal": "d_head"}
     names = {cotmae.HEADS[name]: files[name] for name in objective.decoders}
