@@ -31,25 +31,21 @@ def _plain(query, key, value, visible, bias=0.0):
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_attend_is_softmax(masked: bool) -> None:
-    seen: Any = True
-    bias, masks = np.zeros(()), {}
-    if masked:
-        visible = np.tri(QUERIES, KEYS, 2, bool)
-        bias = np.random.default_rng(9).normal(size=(1, HEADS, QUERIES, KEYS))
-        seen = visible & (np.arange(KEYS) < LENGTHS[:, None, None, None])
-        masks = {"visible": visible, "bias": bias}
+def test_attend_is_softmax() -> None:
+    visible = np.tri(QUERIES, KEYS, 2, bool)
+    bias = np.random.default_rng(9).normal(size=(1, HEADS, QUERIES, KEYS))
+    seen = visible & (np.arange(KEYS) < LENGTHS[:, None, None, None])
     with jax.enable_x64(True):
         runtime = Runtime(dtype="float64", remat="attention")
-        lengths = jnp.asarray(LENGTHS) if masked else None
         query, key, value = map(jnp.asarray, _inputs())
-        others: Any = jax.tree.map(jnp.asarray, masks)
-        actual = attend(query, key, value, lengths, runtime, **others)
-    np.testing.assert_allclose(actual, _plain(*_inputs(), seen, bias), rtol=1e-12)
+        masks: Any = {"visible": jnp.asarray(visible), "bias": jnp.asarray(bias)}
+        bare = attend(query, key, value, None, runtime)
+        masked = attend(query, key, value, jnp.asarray(LENGTHS), runtime, **masks)
+    np.testing.assert_allclose(bare, _plain(*_inputs(), True), rtol=1e-12)
+    np.testing.assert_allclose(masked, _plain(*_inputs(), seen, bias), rtol=1e-12)
 
 
-@pytest.mark.parametrize("masks", ["lengths and bias", "visible", "of texts"])
+@pytest.mark.parametrize("masks", ["lengths and bias", "of texts"])
 def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str) -> None:
     """On a CPU; values and gradients, with dropout, to the last bits of fp64."""
     rng = np.random.default_rng(1)
@@ -58,11 +54,8 @@ def test_blocks_of_texts_are_the_whole(monkeypatch, masks: str) -> None:
     with jax.enable_x64(True):
         shape = (texts, HEADS, length, WIDTH)
         inputs = [jnp.asarray(rng.normal(size=shape)) for _ in range(3)]
-        seen: Any = {"visible": causal_window(length)}
-        lengths = None
-        if masks == "of texts":
-            some = rng.random((texts, 1, length, length)) < 0.6
-            seen = {"visible": jnp.asarray(some | np.eye(length, dtype=bool))}
+        some, lengths = rng.random((texts, 1, length, length)) < 0.6, None
+        seen: Any = {"visible": jnp.asarray(some | np.eye(length, dtype=bool))}
         if masks == "lengths and bias":
             lengths = jnp.array([5, 1, 4, 2, 5, 3])
             seen = {"bias": jnp.asarray(rng.normal(size=(1, HEADS, length, length)))}

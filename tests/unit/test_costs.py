@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import toy_retrieval as toy
 
 from qac_jax import cli, hardware
 from qac_jax.errors import UserError
-from qac_jax.hub import huggingface, weights
+from qac_jax.hub import backbones, huggingface, weights
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.pipeline import costs, recipe
 from qac_jax.retrieval import approximate
@@ -50,16 +49,6 @@ STAGES = {
 }
 
 
-SMALL_T5 = T5Config(64, 16, 8, 32, num_layers=1, num_decoder_layers=1, num_heads=2)
-
-
-def t5_params() -> Any:
-    """Of zeros, without compiling anything."""
-    ids, lengths = np.zeros((1, 2), np.int32), np.ones(1, np.int32)
-    shapes = jax.eval_shape(T5(SMALL_T5).init, jax.random.key(0), ids, lengths, ids)
-    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), nn.unbox(shapes)["params"])
-
-
 def planned(
     sizes: dict[str, int], stages: dict[str, Any] = STAGES
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
@@ -89,14 +78,10 @@ def test_every_stage_has_its_cost_once_sizes_are_known():
 
 
 def test_what_has_no_size_is_named():
-    plans, total = planned({})
+    _, total = planned({})
     assert set(total["without_hours"]) == set(STAGES) and not total["hours"]
     (line,) = costs.shown(total)
     assert line.startswith("not counted, since the size is not known (--sizes NAME=N): passages,")
-    _, total = planned({"passages": 1000})
-    asking = {"run", "lexical", "reranked", "labels", "negatives", "metrics", "questions"}
-    assert set(total["without_hours"]) == asking
-    assert len(costs.shown(total)) == 5
 
 
 def test_the_index_of_wikipedia_is_built_in_128_gb():
@@ -112,7 +97,10 @@ def test_the_index_of_wikipedia_is_built_in_128_gb():
 def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
     tmp_path: Path,
 ) -> None:
-    folder = str(huggingface.save(tmp_path / "t5", T5(SMALL_T5), {"params": t5_params()}))
+    t5 = T5(T5Config(64, 16, 8, 32, num_layers=1, num_decoder_layers=1, num_heads=2))
+    shapes = backbones.new_parameters(t5, abstract=True)
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    folder = str(huggingface.save(tmp_path / "t5", t5, {"params": params}))
     layers = weights.count_of_layers(folder)
     assert layers
     stages = {
@@ -127,9 +115,8 @@ def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
 
 def test_sizes() -> None:
     assert costs.sizes_of("passages=1e6, queries=10") == {"passages": 1_000_000, "queries": 10}
-    for text in ("passages", "passages=many"):
-        with pytest.raises(UserError, match="not NAME=N"):
-            costs.sizes_of(text)
+    with pytest.raises(UserError, match="not NAME=N"):
+        costs.sizes_of("passages=many")
     with pytest.raises(UserError, match="'pasages' is neither a stage .* 'passages'"):
         planned({"pasages": 10})
 

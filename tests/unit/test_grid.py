@@ -128,9 +128,7 @@ def test_only_what_is_new_runs(done: tuple[Path, Any]) -> None:
     run(more, out)
     assert RAN == ["judge 0", "judge 1"]
     # Cells of some systems alone are those of the whole grid.
-    alone = toy(only=["double"])
-    assert list(alone.chosen()) == ["double"]
-    assert {row["system"] for row in run(alone, out)["rows"]} == {"double", ""}
+    assert {row["system"] for row in run(toy(only=["double"]), out)["rows"]} == {"double", ""}
     assert RAN == []
 
 
@@ -147,8 +145,6 @@ def test_systems_with_rows_of_their_own(tmp_path: Path) -> None:
     summary = run(toy(rows={"dense": "mine", "other": "theirs"}, partial=True), tmp_path / "out")
     rows = [(row["system"], row["run"]) for row in summary["rows"]]
     assert rows == [("", "BM25"), ("plain", "mine"), ("double", "mine")]
-    with pytest.raises(UserError, match="judges no run 'other'"):
-        run(toy(rows={"other": "theirs"}, partial=True), tmp_path / "second")
     with pytest.raises(UserError, match="'dens'.*'dense'"):
         run(toy(rows={"dens": "retriever"}), tmp_path / "third")
 
@@ -168,16 +164,12 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     rows = [{"system": "a", "run": run, "mean": {"ndcg@10": 0.2}} for run in ("forum", "tales")]
     drawn = grids.heatmap({"rows": [{"system": "", "run": "BM25", "mean": {}}, *rows]})
     assert all(text in drawn for text in (">forum<", ">tales<", ">20.0<"))
-    one = grids.summarize({"a": {0: judged(0.0)}}, grids.Layout({"forum": "forum"}))
-    assert one["rows"][0]["deviation"] == {"mrr@10": None} and one["comparisons"] == []
 
 
 def test_what_cannot_be_a_grid() -> None:
     for changes, sentence in (
         ({"systems": {}}, "the grid has no systems"),
-        ({"recipe": ""}, "no recipe"),
         ({"systems": {"a/b": {}}}, "cannot be the name"),
-        ({"metrics": "metric"}, "'metrics'"),
         ({"only": ["dubble"]}, "no system 'dubble'.*double"),
     ):
         with pytest.raises(UserError, match=sentence):

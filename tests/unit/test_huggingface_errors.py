@@ -16,7 +16,6 @@ from qac_jax.hub.backbones import Options
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.heads import BidirectionalHead
-from qac_jax.models.layers import Runtime
 from qac_jax.models.t5 import T5, T5Config
 
 
@@ -82,44 +81,22 @@ def test_odd_configurations(tensors, tmp_path: Path) -> None:
     raw: Any
     for raw, message in [
         ({"position_embedding_type": "relative_key"}, "relative_key.*not supported"),
-        ({"model_type": "ernie", "use_task_id": True}, "use_task_id=True is not supported"),
         ({"hidden_act": "gellu"}, "did you mean 'gelu'"),
-        ({"model_type": None}, "holds a None model"),
+        ({"model_type": "gpt2"}, "gpt2.*; expected a model of"),
     ]:
         with pytest.raises(UserError, match=message):
             huggingface.load(folder_of(tmp_path / "m", tensors, **raw))
-    for kind in ("deberta", "nomic_bert", "gpt2"):
-        folder = folder_of(tmp_path / "m", tensors, model_type=kind)
-        with pytest.raises(UserError, match=f"{kind}.*; expected a model of"):
-            huggingface.load(folder)
 
 
-def test_broken_folders(tmp_path: Path, tensors) -> None:
+def test_broken_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no config.json"):
         huggingface.load(tmp_path)
-    for content in ("{", "[]"):
-        (tmp_path / "config.json").write_text(content)
-        with pytest.raises(UserError, match="config.json is not what it should be"):
-            huggingface.load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="config.json is not what it should be"):
+        huggingface.load(tmp_path)
     both = bert_tensors(PLAIN, "encoder_q.") | bert_tensors(PLAIN, "encoder_k.")  # as MoCo's
-    for found, message in (
-        ({"something.weight": np.zeros(1, np.float32)}, "hold no BERT"),
-        (both, "several encoders.*'encoder_k.', 'encoder_q.'; keep one"),
-    ):
-        with pytest.raises(UserError, match=message):
-            huggingface.load(folder_of(tmp_path / "m", found))
-
-
-def test_prefixes(tmp_path: Path) -> None:
-    raw: Any
-    for encoder, model, raw in [
-        ("ernie.", "", {"model_type": "ernie", "use_task_id": False}),
-        ("lm.bert.", "lm.", {}),
-        ("", "", {}),
-    ]:
-        found = bert_tensors(CONFIG, encoder, model)
-        module, _ = huggingface.load(folder_of(tmp_path / "m", found, **raw))
-        assert module == Bert(CONFIG)
+    with pytest.raises(UserError, match="several encoders.*'encoder_k.', 'encoder_q.'; keep one"):
+        huggingface.load(folder_of(tmp_path / "m", both))
 
 
 def test_old_names_copies_and_leftovers(tensors, tmp_path: Path) -> None:
@@ -189,16 +166,12 @@ def edit(file: Path, change) -> None:
 def test_sentence_transformers_refusals(tmp_path: Path) -> None:
     folder = saved_dual(tmp_path / "m", projection=5)
     pooling, dense = folder / "1_Pooling" / "config.json", folder / "2_Dense" / "config.json"
-    modules, settings = folder / "modules.json", folder / "config_sentence_transformers.json"
+    modules = folder / "modules.json"
     lstm = {"idx": 3, "name": "3", "path": "", "type": "sentence_transformers.models.LSTM"}
     for file, change, message in (
         (pooling, lambda c: {"pooling_mode": ["mean", "max"]}, "pools by mean and max; expected"),
-        (settings, lambda c: c | {"default_prompt_name": "sts"}, "default prompt 'sts', but its"),
         (dense, lambda c: c | {"activation_function": "my.Own"}, "activation my.Own"),
-        (dense, lambda c: c | {"use_residual": True}, "not a plain linear projection"),
         (modules, lambda c: [*c, lstm], "Dense, LSTM; supported are Transformer, Pooling"),
-        (modules, lambda c: c[::-1], "in this order"),
-        (modules, lambda c: {"a": 1}, "modules.json is not what it should"),
         (modules, lambda c: [*c[:1], c[1] | {"path": "../x"}], r"'\.\./x', which lies outside"),
     ):
         before = file.read_text()
@@ -233,39 +206,31 @@ def test_saving_is_atomic_and_careful(tensors, tmp_path: Path, monkeypatch) -> N
 
 def test_saving_refusals(tensors, tmp_path: Path) -> None:
     module, variables = huggingface.load(folder_of(tmp_path / "m", tensors))
-    with pytest.raises(UserError, match="no tokenizer"):
-        huggingface.save(tmp_path / "x", module, variables, tokenizer=tmp_path / "m")
     params = dict(variables["params"])
     del params["mlm_head"]
-    with pytest.raises(UserError, match="mlm_head/bias is missing"):
-        huggingface.save(tmp_path / "x", module, {"params": params})
-    with pytest.raises(UserError, match="not one of its parameters"):
-        huggingface.save(tmp_path / "x", Bert(PLAIN), variables)
     head = BidirectionalHead(CONFIG)
-    with pytest.raises(UserError, match="BidirectionalHead has no Hugging Face form"):
-        huggingface.save(tmp_path / "x", head, {"params": random_params(head)})
-    with pytest.raises(UserError, match="no head 'x_head'"):
-        huggingface.save_heads(tmp_path / "h", {"x_head": (head, {"params": random_params(head)})})
-    assert not (tmp_path / "x").exists() and not (tmp_path / "h").exists()
-    assert huggingface.load_heads(tmp_path / "m", CONFIG) == {}
+    for refused, given, message in (
+        (module, params, "mlm_head/bias is missing"),
+        (Bert(PLAIN), variables["params"], "not one of its parameters"),
+        (head, random_params(head), "BidirectionalHead has no Hugging Face form"),
+    ):
+        with pytest.raises(UserError, match=message):
+            huggingface.save(tmp_path / "x", refused, {"params": given})
+    assert not (tmp_path / "x").exists()
 
 
 def test_t5_tied_flags_and_copies(tmp_path: Path) -> None:
     """lm_head equal to the embedding is one parameter; embed_tokens are copies."""
-    config = T5Config(
-        vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_decoder_layers=1, num_heads=2
-    )
-    module = T5(config)
+    module = T5(T5Config(9, 8, 4, 8, num_layers=1, num_decoder_layers=1, num_heads=2))
     folder = huggingface.save(tmp_path / "t5", module, {"params": random_params(module)})
     tensors = weights.read_folder(folder)
     shared = tensors.pop("shared.weight")
     for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"):
         tensors[name] = shared
     weights.write_file(folder / "model.safetensors", tensors)
-    assert huggingface.load(folder, Runtime())[0] == module
-    tensors["lm_head.weight"] = shared + 1
-    weights.write_file(folder / "model.safetensors", tensors)
-    assert huggingface.load(folder)[0].config == dataclasses.replace(config, tied=False)
+    assert huggingface.load(folder)[0] == module
+    weights.write_file(folder / "model.safetensors", tensors | {"lm_head.weight": shared + 1})
+    assert not huggingface.load(folder)[0].config.tied
     edit(folder / "config.json", lambda c: c | {"feed_forward_proj": "gated-silu"})
     with pytest.raises(UserError, match="gated-silu"):
         huggingface.load(folder)

@@ -70,13 +70,10 @@ def test_dropout_has_no_pattern_over_keys() -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    for field, value, message in [
-        ("dtype", "bf16", "did you mean"),
-        ("attention", "fused", "is not one of auto, xla"),
-        ("remat", "layers", "did you mean 'layer'"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            Runtime(**{field: value})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="did you mean"):
+        Runtime(dtype="bf16")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="is not one of auto, xla"):
+        Runtime(attention="fused")  # type: ignore[arg-type]
 
 
 def test_gelu_is_the_exact_one() -> None:
@@ -90,16 +87,7 @@ def test_gelu_is_the_exact_one() -> None:
     np.testing.assert_allclose(jax.vmap(jax.grad(layers.gelu))(single), slope, atol=2e-6)
 
 
-CONFIG = BertConfig(
-    500,
-    96,
-    num_layers=2,
-    num_heads=4,
-    intermediate_size=160,
-    max_positions=40,
-    pooler=True,
-    mlm_head=True,
-)
+CONFIG = BertConfig(500, 96, 2, 4, 160, 40, pooler=True, mlm_head=True)
 
 
 def _assert_normal(value: np.ndarray, deviation: float, name: str) -> None:
@@ -141,18 +129,15 @@ def test_initial_values(scan: bool) -> None:
 
 
 def test_config_errors() -> None:
-    with pytest.raises(UserError, match="hidden_size=96 cannot be cut into num_heads=7"):
-        dataclasses.replace(CONFIG, num_heads=7)
-    with pytest.raises(UserError, match="hidden_dropout=1.0 is not in"):
-        dataclasses.replace(CONFIG, hidden_dropout=1.0)
+    for change, message in (
+        ({"num_heads": 7}, "hidden_size=96 cannot be cut into num_heads=7"),
+        ({"hidden_dropout": 1.0}, "hidden_dropout=1.0 is not in"),
+    ):
+        with pytest.raises(UserError, match=message):
+            dataclasses.replace(CONFIG, **change)  # type: ignore[arg-type]
     bert, ids = Bert(CONFIG), jnp.ones((1, 41), jnp.int32)
     variables = bert.init(jax.random.key(0), ids[:, :4])
     with pytest.raises(UserError, match="41 tokens do not fit this model, which has 40"):
         bert.apply(variables, ids)
     with pytest.raises(UserError, match="hidden state 3 does not exist"):
         bert.apply(variables, ids[:, :4], hidden_states=(3,))
-    with pytest.raises(UserError, match="rows= cuts the last hidden state"):
-        bert.apply(variables, ids[:, :4], hidden_states=(-1,), rows=1)
-    headless = Bert(dataclasses.replace(CONFIG, mlm_head=False))
-    with pytest.raises(UserError, match="no MLM head"):
-        headless.apply(variables, jnp.ones((1, 4, 96)), method="mlm_logits")

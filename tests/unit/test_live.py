@@ -128,21 +128,16 @@ def test_a_compacted_index_answers_the_same(
 
 def test_ids_and_an_empty_index(tmp_path: Path) -> None:
     index = toy.live(tmp_path / "index")
-    assert index.add(["Bees make honey.", {"text": "Granite.", "id": 7}, "A violin."]) == [
-        "0", "7", "2",
-    ]  # fmt: skip
+    assert index.search(["x"], hybrid=0.5) == [[]]
+    assert index.add(["Bees.", {"text": "Granite.", "id": 7}, "A violin."]) == ["0", "7", "2"]
     assert index.add(["Copper.", {"_id": "4", "text": "Lamp."}, "Bees."]) == ["3", "4", "5"]
     assert index.add(["Stone.", "Harbour."]) == ["6", "8"]
     assert index.delete(["7", "7"]) == ["7"]
     index.add([{"_id": "7", "text": "Granite again."}])
     assert index.search(["granite"], 1, hybrid=1)[0][0].text == "Granite again."
-    empty = toy.live(tmp_path / "empty")
-    for weight in (0, 0.5, 1):
-        assert empty.search(["x"], hybrid=weight) == [[]]
-    empty.add(["x"])
-    empty.delete(["0"])
-    assert empty.search(["x"]) == [[]] and len(empty) == 0
-    empty.compact()
+    index.delete(list("02345678"))
+    assert index.search(["x"]) == [[]] and len(index) == 0
+    index.compact()
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -154,15 +149,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ([{"_id": "n", "text": "x"}] * 2, "'n' is given twice; ids of passages must differ"),
         *(
             ([wrong], "passage 0 .* is neither a text nor a record of JSON with a 'text'")
-            for wrong in (
-                3,
-                {"text": " "},
-                {"text": "x", "title": 3},
-                {"_id": "a\nb", "text": "x"},
-                {"_id": None, "text": "x"},
-                {"text": "x", "n": float("nan")},
-                {"text": "\ud800"},
-            )
+            for wrong in (3, {"_id": "a\nb", "text": "x"}, {"text": "x", "n": float("nan")})
         ),
     ):
         with pytest.raises(UserError, match=message):
@@ -338,7 +325,6 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> LiveIndex:
 
 FITS: list[tuple[dict[str, Any], str]] = [
     ({}, "abcde"),
-    ({"lang": []}, ""),
     ({"lang": None}, "d"),
     ({"lang": ("!=", "en")}, "bde"),
     ({"lang": {"not in": ["en", "de"]}}, "de"),
@@ -349,9 +335,7 @@ FITS: list[tuple[dict[str, Any], str]] = [
     ({"tags": ["x", "z"]}, "a"),
     ({"tags": {"exists": False}}, "bde"),
     ({"open": True}, "a"),
-    ({"open": 1}, "e"),
     ({"columns.kind": "k1"}, "b"),
-    ({"no such field": 1}, ""),
     ({"text": "bee one"}, ""),
 ]
 
@@ -370,38 +354,32 @@ def test_filters_that_are_refused(filtered: LiveIndex) -> None:
         ({"year": (">=",)}, "expected a text, a number, true or false"),
         ({"year": ("=>", 3)}, "did you mean|valid names"),
         ({"year": {"in": 3}}, "`in` and `not in` a list"),
-        ({"year": [{}]}, "expected a text, a number, true or false"),
     ):
         with pytest.raises(UserError, match=message):
             filtered.search(["bee"], where=where)
 
 
 def test_files_of_queries(tmp_path: Path, capsys: Any) -> None:
-    said = "a copper lamp, the lamp burns, stones of the river, a violin, copper and lamp".split(
-        ", "
-    )
-    known = [{"_id": f"p{n}", "text": t, "year": 2007 + min(n, 3)} for n, t in enumerate(said)]
+    texts = ("a copper lamp", "the lamp burns", "stones of the river", "copper and lamp")
+    known = [{"_id": f"p{n}", "text": text, "year": 2007 + n} for n, text in enumerate(texts)]
     live = toy.live(tmp_path / "index", known)
     live.delete(["p1"])
-    queries = str(tmp_path / "queries.jsonl")
-    lines = ({"_id": n, "text": t} for n, t in (("q1", "copper lamp"), ("q2", "violin")))
-    Path(queries).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    words = ["search", "--index", str(live.folder), "--queries", queries, "--hybrid", "1"]
-    assert cli.main([*words, "--out", str(tmp_path / "own")]) == 0
-    assert set(read_run(tmp_path / "own" / "run.trec")["q1"].ids) == {"p4", "p0"}
-    where = ["--where", json.dumps({"year": 2010}), "--k", "2"]
-    assert cli.main([*words, *where, "--out", str(tmp_path / "out")]) == 0
-    made = artifacts.load(tmp_path / "out", "run")
-    assert read_run(made.path / "run.trec")["q1"].ids == ("p4",)
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text('{"_id": "q1", "text": "copper lamp"}\n')
+    words = ["search", "--index", str(live.folder), "--queries", str(queries), "--hybrid", "1"]
+
+    def found(out: str, where: str) -> set[str]:
+        assert cli.main([*words, "--where", where, "--out", str(tmp_path / out)]) == 0
+        return set(read_run(artifacts.load(tmp_path / out, "run").path / "run.trec")["q1"].ids)
+
+    assert found("all", "{}") == {"p3", "p0"}
+    assert found("some", '{"year": 2010}') == {"p3"}
     # What is added later makes another run.
-    capsys.readouterr()
     live.add([{"_id": "p9", "text": "copper", "year": 2010}])
-    assert cli.main([*words, *where, "--out", str(tmp_path / "out2")]) == 0
-    assert "p9" in read_run(tmp_path / "out2" / "run.trec")["q1"].ids
-    assert cli.main([*words, "--where", "{", "--out", str(tmp_path / "out3")]) == 2
+    assert found("later", '{"year": 2010}') == {"p3", "p9"}
+    assert cli.main([*words, "--where", "{", "--out", str(tmp_path / "wrong")]) == 2
     assert "is not JSON" in capsys.readouterr().err
-    live.delete(["p9"])
     texts_of = convert.texts_of(artifacts.load(live.folder))  # for a reranker
-    assert list(texts_of(["p4", "p0"])) == ["copper and lamp", "a copper lamp"]
+    assert list(texts_of(["p3", "p0"])) == ["copper and lamp", "a copper lamp"]
     with pytest.raises(UserError, match="passage 'p1' is not in"):
         texts_of(["p1"])

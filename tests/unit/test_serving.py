@@ -133,20 +133,13 @@ def test_without_a_token_nobody_writes(
 
 def test_searches_that_are_refused(engine: Engine) -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({}, 'give "query"'),
         ({"query": "x", "queries": ["x"]}, 'give "query"'),
-        ({"query": 3}, '"query": Input should be a valid string'),
-        ({"query": " "}, "should match"),
         ({"query": "x" * 9000}, "at most 8000"),
         ({"query": "\ud800"}, "valid string"),
         ({"queries": ["x"] * 65}, "at most 64"),
         ({"query": "x", "k": 0}, '"k": Input should be greater than or equal to 1'),
-        ({"query": "x", "k": True}, "valid integer"),
         ({"query": "x", "rerank": True}, "no cross-encoder"),
-        ({"query": "x", "where": ["lang"]}, '"where": Input should be a valid dictionary'),
-        ({"query": "x", "where": {"n": {"=>": 3}}}, "did you mean|valid names"),
         ({"query": "x", "where": {"n": 10**400}}, "too large"),
-        ({"query": "x", "where": {"n": "\ud800"}}, "surrogates"),
         ({"query": "x", "where": {"n": list(range(1001))}}, "too many conditions"),
         ({"query": "x", "wher": {}}, '"wher": Extra inputs'),
     )
@@ -154,17 +147,10 @@ def test_searches_that_are_refused(engine: Engine) -> None:
         answer = one(engine, "POST", "/search", content=json.dumps(body), headers=JSON)
         assert answer.status_code == 422, body
         assert re.search(sentence, answer.json()["error"]["message"])
-    for content in (
-        b"",
-        b"{",
-        b"[]",
-        b'{"query": "\xff"}',
-        b"[" * 100_000,
-        b'{"k": ' + b"9" * 5000 + b"}",
-    ):
+    for content in (b"{", b'{"query": "\xff"}', b"[" * 100_000, b'{"k": ' + b"9" * 5000 + b"}"):
         answer = one(engine, "POST", "/search", content=content, headers=JSON)
         assert answer.status_code in (400, 422) and answer.json()["error"]["message"], content[:30]
-    for address in ("q=x&where=[", "q=x&hybrid=1e999", "q=x&k=five", "k=5", 'q=x&where={"n":NaN}'):
+    for address in ("q=x&where=[", "q=x&hybrid=1e999"):
         answer = one(engine, "GET", f"/search?{address}")
         assert answer.status_code == 422 and answer.json()["error"]["message"], address
 
@@ -176,15 +162,9 @@ def test_other_requests_that_are_refused(engine: Engine) -> None:
         ({"json": {"query": "x"}, "headers": {"Host": "evil.example"}}, 400),
     ):
         assert one(engine, "POST", "/search", **request).status_code == status
-    for method, path, status in (
-        ("GET", "/none", 404),
-        ("DELETE", "/search", 405),
-        ("HEAD", "/health", 200),
-        ("GET", "/../../etc/passwd", 404),
-    ):
+    for method, path, status in (("GET", "/none", 404), ("GET", "/../../etc/passwd", 404)):
         assert one(engine, method, path).status_code == status
-    for host in ("[::1]:8080", "localhost"):
-        assert one(engine, "GET", "/health", headers={"Host": host}).status_code == 200
+    assert one(engine, "GET", "/health", headers={"Host": "[::1]:8080"}).status_code == 200
     assert one(engine, "OPTIONS", "/search").headers.get("access-control-allow-origin") is None
 
 
@@ -224,23 +204,17 @@ def test_health_figures_and_the_description(engine: Engine) -> None:
     assert api.json()["paths"]["/add"]["post"]["security"]
 
 
-def test_headers_of_every_answer(engine: Engine) -> None:
-    for path in ("/", "/search.js", "/search.css", "/health", "/none", "/search"):
-        headers = one(engine, "GET", path).headers
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        policy = headers["Content-Security-Policy"]
-        assert "default-src 'none'" in policy and "unsafe" not in policy
-        assert "server" not in headers
-
-
 def test_the_page_asks_nobody_else(engine: Engine) -> None:
-    settings = Serving(title="<My & docs>")
-    page = one(engine, "GET", "/", settings=settings)
-    assert "&lt;My &amp; docs&gt;" in page.text and "{{" not in page.text
-    script = one(engine, "GET", "/search.js").text
-    for text in (page.text, script, one(engine, "GET", "/search.css").text):
-        assert "http://" not in text and "https://" not in text.replace("https?:", "")
+    for path in ("/", "/search.js", "/search.css", "/health", "/none", "/search"):
+        answer = one(engine, "GET", path, settings=Serving(title="<My & docs>"))
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+        assert "server" not in answer.headers
+        text = answer.text.replace("https?:", "")
+        assert "http://" not in text and "https://" not in text
         assert "innerHTML" not in text and "eval(" not in text and " style=" not in text
+        assert path != "/" or ("&lt;My &amp; docs&gt;" in text and "{{" not in text)
 
 
 def test_requests_at_one_time_are_one_batch(engine: Engine) -> None:
@@ -303,28 +277,24 @@ def test_a_full_queue_refuses_and_what_it_took_is_answered() -> None:
     assert [(a.status_code, a.headers) for a in refused] == [(503, {"Retry-After": "1"})] * 3
 
 
-def test_batches_are_small_and_all_of_one_get_its_error() -> None:
-    batches: list[list[int]] = []
-
-    def work(items: Sequence[int]) -> list[int]:
-        batches.append(list(items))
+def test_all_of_a_batch_get_its_error_and_the_next_is_answered() -> None:
+    def work(items: Sequence[int]) -> Sequence[int]:
+        assert len(items) <= 4
         if 13 in items:
             raise RuntimeError("the whole batch")
-        return list(items)
+        return items
 
     async def run() -> list[Any]:
         made = batcher(work, queue=20)
-        several = (made.submit(n) for n in range(10))
-        answers = await asyncio.gather(*several)
-        again = await asyncio.gather(made.submit(13), return_exceptions=True)
+        several = (made.submit(n) for n in (*range(8), 13, 14))
+        answers = await asyncio.gather(*several, return_exceptions=True)
         after = await made.submit(2)
         await made.close()
-        return [*answers, *again, after]
+        return [*answers, after]
 
-    answers = asyncio.run(run())
-    assert answers[:10] == [*range(10)] and answers[11] == 2
-    assert isinstance(answers[10], RuntimeError)
-    assert sum(batches, []) == [*range(10), 13, 2] and max(map(len, batches)) == 4
+    *first, wrong, beside, after = asyncio.run(run())
+    assert first == [*range(8)] and after == 2
+    assert isinstance(wrong, RuntimeError) and isinstance(beside, RuntimeError)
 
 
 def test_who_has_gone_is_left_out() -> None:

@@ -1,7 +1,6 @@
 """A T5 that starts by copying says the next word of its text before it was trained at all."""
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,16 +15,7 @@ from qac_jax.objectives.seq2seq import Seq2Seq
 
 
 CONFIG = T5Config(
-    vocab_size=600,
-    d_model=96,
-    d_kv=24,
-    d_ff=64,
-    num_layers=2,
-    num_decoder_layers=2,
-    num_heads=4,
-    dropout=0.0,
-    start_id=2,
-    eos_id=3,
+    600, 96, 24, 64, 2, num_decoder_layers=2, num_heads=4, dropout=0.0, start_id=2, eos_id=3
 )
 
 
@@ -61,8 +51,6 @@ def test_parameters_keep_shapes_types_and_axis_names():
 
 
 def test_shapes_that_cannot_start_so_are_refused():
-    changes: tuple[dict[str, Any], ...] = ({"tied": False}, {"num_heads": 3, "d_kv": 32})
-    for change in changes:
-        objective = Seq2Seq(T5(dataclasses.replace(CONFIG, **change)), start="copying")
-        with pytest.raises(UserError, match="start='copying' is not for this T5"):
-            jax.eval_shape(objective.init, jax.random.key(0))
+    objective = Seq2Seq(T5(dataclasses.replace(CONFIG, tied=False)), start="copying")
+    with pytest.raises(UserError, match="start='copying' is not for this T5"):
+        jax.eval_shape(objective.init, jax.random.key(0))
