@@ -1,4 +1,4 @@
-"""Training files: questions with the texts of their passages (Tevatron's, DPR's), and
+"""Training files: questions with the texts of their passages (Tevatron's, RocketQA's, DPR's), and
 negatives by ids."""
 
 import itertools
@@ -16,7 +16,7 @@ from qac_jax.formats.registry import TRAINING
 
 
 class TrainingLine(NamedTuple):
-    """A question with passages."""
+    """A question with passages. Ids are empty where a format has none (RocketQA's)."""
 
     query_id: str
     query: str
@@ -73,6 +73,43 @@ def passage_of(record: Mapping[str, Any]) -> Passage:
     )
 
 
+def _rocketqa(file: str, bad: BadLines) -> Iterator[TrainingLine]:
+    """RocketQA's tables. Neighbouring lines of one question become one.
+
+    dual.train.tsv has question, positive's title and text, negative's title and text, 0;
+    cross.train.tsv has question, title, text, label.
+    """
+    for query, group in itertools.groupby(parsed(file, bad, _row), key=lambda row: row[0]):
+        sides: tuple[dict[Passage, None], dict[Passage, None]] = {}, {}
+        for _, *passages in group:
+            for side, passage in zip(sides, passages, strict=True):
+                if passage:
+                    side[passage] = None
+        yield TrainingLine("", query, tuple(sides[0]), tuple(sides[1]))
+
+
+def _row(line: Line) -> tuple[str, Passage | None, Passage | None]:
+    """A question with its positive and negative passage, where there are such."""
+    query, *fields, label = line.text.split("\t")
+    if len(fields) not in (2, 4):
+        raise BadRecord(
+            f"{len(fields) + 2} columns; expected 6 (question, title, positive, title, negative, "
+            "0) or 4 (question, title, passage, label)"
+        )
+    passages = [
+        Passage("", "" if title == "-" else title.strip(), text.strip())
+        for title, text in zip(fields[::2], fields[1::2], strict=True)
+    ]
+    if not query.strip() or not all(p.text for p in passages):
+        raise BadRecord("the question or a passage is empty")
+    if len(passages) == 2:
+        return query.strip(), passages[0], passages[1]
+    if label not in ("0", "1"):
+        raise BadRecord(f"the label {label!r} is neither 0 nor 1")
+    (passage,) = passages
+    return (query.strip(), passage, None) if label == "1" else (query.strip(), None, passage)
+
+
 def _dpr(file: str, bad: BadLines) -> Iterator[TrainingLine]:
     """biencoder-nq-train.json: a JSON array of {"question", "answers", "positive_ctxs",
     "negative_ctxs", "hard_negative_ctxs"}, of passages {"title", "text", "passage_id" or "psg_id"}.
@@ -109,6 +146,7 @@ def _passages(record: Mapping[str, Any], key: str) -> tuple[Passage, ...]:
 
 TRAINING_FORMATS = {
     "dpr": TrainingFormat((".json",), _dpr),
+    "rocketqa": TrainingFormat((".tsv",), _rocketqa),
     "tevatron": TrainingFormat((".jsonl", ".json"), _tevatron),
 }
 

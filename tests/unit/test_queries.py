@@ -249,6 +249,24 @@ def test_tevatron_training_lines(tmp_path):
     assert [(i.line, i.message) for i in bad.items] == [(2, "query '3' has no positive passage")]
 
 
+def test_rocketqa_training_lines(tmp_path):
+    dual = "q\t-\tpos\tT\tneg\t0\nq\t\tpos\t\tneg2\t0\nq2\t\tp\t\tn\t0\n"
+    first, second = read_training_lines(_write(tmp_path / "dual.tsv", dual), "rocketqa")
+    assert first.positives == (Passage("", "", "pos"),)
+    assert first.negatives == (Passage("", "T", "neg"), Passage("", "", "neg2"))
+    assert second.query == "q2"
+    cross = "q\tT\tgood\t1\nq\t\tbad\t0\nq\t\tbad\t7\nq\tx\n"
+    bad = BadLines(2)
+    (found,) = read_training_lines(_write(tmp_path / "cross.tsv", cross), "rocketqa", bad=bad)
+    assert (found.positives, found.negatives) == (
+        (Passage("", "T", "good"),),
+        (Passage("", "", "bad"),),
+    )
+    assert [i.line for i in bad.items] == [3, 4]
+    with pytest.raises(UserError, match="did you mean 'rocketqa'"):
+        list(read_training_lines(tmp_path / "cross.tsv", "rocketq"))
+
+
 # DPR's training files: a JSON array of gigabytes, read object by object.
 
 
