@@ -115,13 +115,12 @@ def test_a_damaged_record_is_refused_in_a_sentence(tmp_path):
     write(tmp_path / "a")
     commit = tmp_path / "a" / artifacts.COMMIT
     record = json.loads(commit.read_text())
-    up, null = ({name: {"size": 1, "sha256": ""}} for name in ("../up", "a\0b"))
-    files = [("files", value) for value in (up, null, {"a": 3})]
-    for name, value in [("count", 3), ("info", []), *files, ("kind", None), ("seed", "x")]:
-        changed = {**record, name: value}
-        if name != "count":
-            changed.pop("record_sha256")
-        commit.write_text(json.dumps(changed))
+    outside = {"../up": {"size": 1, "sha256": ""}}
+    for changed in ({"count": 3}, {"files": outside}, {"files": {"a": 3}}, {"kind": None}):
+        kept = {
+            n: value for n, value in record.items() if n != "record_sha256" or "count" in changed
+        }
+        commit.write_text(json.dumps(kept | changed))
         with pytest.raises(UserError, match="cannot be read"):
             artifacts.load(tmp_path / "a")
         with pytest.raises(UserError):
@@ -129,7 +128,7 @@ def test_a_damaged_record_is_refused_in_a_sentence(tmp_path):
 
 
 def test_noise_for_a_record_or_journal(tmp_path):
-    for n, text in enumerate(["[" * 200_000, "\0" * 9, "3", "{", '{"format": "qac_jax"}']):
+    for n, text in enumerate(["[" * 200_000, "3", "{"]):
         a, b = tmp_path / f"a{n}", tmp_path / f"b{n}"
         write(a)
         (a / artifacts.COMMIT).write_text(text)

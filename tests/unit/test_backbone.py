@@ -15,11 +15,9 @@ from qac_jax.models.backbone import Architecture
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
-from qac_jax.models.t5 import T5Config
 
 
 CONFIG = BertConfig(20, 8, 1, 2, 12, 6)
-T5_CONFIG = T5Config(20, 8, 4, 12, num_layers=1, num_decoder_layers=1, num_heads=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +58,6 @@ def test_parts_that_an_architecture_lacks(tmp_path: Path, monkeypatch) -> None:
         huggingface.load(tmp_path / "m", options=backbones.Options(mlm_head=True))
     with pytest.raises(UserError, match="title=.segments. .* Other has none"):
         DualEncoderConfig(other, title="segments")
-    with pytest.raises(UserError, match="Other has no position embeddings"):
-        module.bind({}).position_vectors(3)
-
-    (tmp_path / "config.json").write_text(json.dumps(T5_CONFIG.to_hf()))
-    with pytest.raises(
-        UserError, match=r"holds a 't5' model; expected an encoder of one of the types bert"
-    ):
-        backbones.read_encoder(tmp_path, backbones.Options())
 
 
 def test_what_is_stored_is_checked() -> None:

@@ -77,21 +77,11 @@ def test_every_stage_has_its_cost_once_sizes_are_known():
     assert total["bytes"] > plans["vectors"]["bytes"] and total["core_hours"] > 0
 
 
-def test_what_has_no_size_is_named():
-    _, total = planned({})
-    assert set(total["without_hours"]) == set(STAGES) and not total["hours"]
-    (line,) = costs.shown(total)
-    assert line.startswith("not counted, since the size is not known (--sizes NAME=N): passages,")
-
-
 def test_the_index_of_wikipedia_is_built_in_128_gb():
     plans, _ = planned({"passages": 21_000_000, "queries": 1})
     plan = plans["index"]
     assert plan["parts"] == 5
     assert approximate.build_bytes(21_000_000 // 5, 768) < 60e9
-    small = Index(vectors="stage:vectors", reordering="bfloat16", part_rows=2_000_000)
-    sized = small.plan({"vectors": {"count": 21_000_000, "dimension": 768}})
-    assert sized["parts"] == 11 and sized["bytes"] < 60e9 < plan["bytes"]
 
 
 def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
@@ -114,6 +104,10 @@ def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
 
 
 def test_sizes() -> None:
+    _, total = planned({})
+    assert set(total["without_hours"]) == set(STAGES) and not total["hours"]
+    (line,) = costs.shown(total)
+    assert line.startswith("not counted, since the size is not known (--sizes NAME=N): passages,")
     assert costs.sizes_of("passages=1e6, queries=10") == {"passages": 1_000_000, "queries": 10}
     with pytest.raises(UserError, match="not NAME=N"):
         costs.sizes_of("passages=many")
@@ -127,9 +121,6 @@ def test_hours_of_a_training_on_every_device(capsys: pytest.CaptureFixture[str])
     for name, device in hardware.DEVICES.items():
         hours = plan["flops"] / (device.peak_flops * plan["mfu"]) / 3600
         assert plan["hours"][name] == pytest.approx(hours)
-    # BERT-base at 144 tokens: about 6 FLOPs a parameter of the layers and token, forward and back.
-    flops = plan["step_flops"] / 16_384 / 144
-    assert 6 * 85e6 < flops < 1.3 * 6 * 85e6
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], Any]:

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, huggingface, names, shared_encoder
 from qac_jax.models.bert import Bert
-from qac_jax.models.decoding.settings import Decoding
-from qac_jax.models.decoding.slots import decode
 from qac_jax.models.layers import Runtime
 from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.objectives.seq2seq import Seq2Seq
@@ -137,11 +134,3 @@ def test_only_what_ships_may_be_named(params: Any, tmp_path: Path) -> None:
     for said in ("x", {"name": "/etc", "sha256": ""}, {"name": 3}):
         with pytest.raises(UserError, match="is not an encoder that ships"):
             shared_encoder.tensors({"encoder_from": said}, tmp_path, [])
-
-
-def test_decoding(params: Any) -> None:
-    """Greedy tokens are the most probable ones."""
-    args = ({"params": params}, jnp.asarray(BATCH["inputs"]), jnp.asarray(BATCH["inputs_length"]))
-    greedy = decode(MODEL, *args, Decoding(max_tokens=3, method="greedy", samples=1))
-    first = MODEL.apply(*args, np.full((2, 1), 2, np.int32))
-    np.testing.assert_array_equal(np.asarray(greedy.tokens)[:, 0, 0], first[:, 0].argmax(-1))
