@@ -111,10 +111,8 @@ def test_fine_tuning(built: Any) -> None:
         for retriever in (found["retriever_1"], found["retriever_2"]):
             assert retriever.init == "stage:encoder"
             assert retriever.optimizer.learning_rate == 2e-5
-            assert (retriever.optimizer.weight_decay, retriever.optimizer.warmup_ratio) == (
-                0.01,
-                0.1,
-            )
+            assert retriever.optimizer.weight_decay == 0.01
+            assert retriever.optimizer.warmup_ratio == 0.1
             assert retriever.schedule.epochs == 3 and retriever.schedule.batch_size == 64
             assert retriever.reading.settings["n_passages"] == 16
             assert retriever.reading.lengths == {"query": 32, "passages": 144}

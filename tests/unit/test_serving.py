@@ -189,19 +189,16 @@ def test_an_error_says_nothing_of_the_inside(
     assert number in caplog.text and "/secret/path" in caplog.text
 
 
-def test_health_figures_and_the_description(engine: Engine) -> None:
+def test_health_and_figures(engine: Engine) -> None:
     async def questions(client: httpx2.AsyncClient) -> list[httpx2.Response]:
         await client.post("/search", json={"query": "copper"})
-        await client.post("/search", json={})
-        return [await client.get(path) for path in ("/health", "/metrics", "/openapi.json")]
+        return [await client.get(path) for path in ("/health", "/metrics")]
 
-    health, figures, api = asked(engine, questions)
+    health, figures = asked(engine, questions)
     assert health.json()["status"] == "ok" and health.json()["passages"] == 60
     lines = figures.text.splitlines()
-    for status in (200, 422):
-        assert f'qac_request_seconds_count{{path="/search",status="{status}"}} 1.0' in lines
+    assert 'qac_request_seconds_count{path="/search",status="200"} 1.0' in lines
     assert "qac_passages 60.0" in lines and 'qac_batch_size_bucket{le="1.0"} 1.0' in lines
-    assert api.json()["paths"]["/add"]["post"]["security"]
 
 
 def test_the_page_asks_nobody_else(engine: Engine) -> None:
