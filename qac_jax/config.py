@@ -94,7 +94,7 @@ class _Layer(dict[tuple[Any, str], list[_Binding]]):
 
 
 class Config:
-    """What a command line sets; it builds stages and recipes, and notes what these use."""
+    """The settings of a command line: builds stages and recipes, and notes what these use."""
 
     def __init__(
         self,
@@ -412,7 +412,7 @@ class Config:
         return "".join(f"{b} = {b.value!r}\n" for bound in self._given.values() for b in bound[:1])
 
     def parameters(self) -> list[str]:
-        """What can be set by name: the macros of the files, the recipe's parameters in capitals."""
+        """Names that can be set: macros of the files, and the recipe's parameters in capitals."""
         names = {name for target, name in self._given if target is None and name != "recipe"}
         if (None, "recipe") in self._given:
             names |= {name.upper() for name in _parameters(self.named()) if name != "run"}

@@ -34,7 +34,7 @@ _STORES = ("gs://", "s3://")
 
 
 class UserError(Exception):
-    """What is wrong with which value; what was expected; what to do. Exit code 2."""
+    """A fault that its user can mend: the wrong value, what was expected, what to do. Code 2."""
 
     exit_code = 2
 
@@ -125,7 +125,7 @@ def exit_code(work: Callable[[], int], *, own_process: bool = False) -> int:
 
 
 def _circumstance(error: Exception) -> str | None:
-    """What is wrong around the program, as a sentence; None: with the program."""
+    """A fault outside of the program, as a sentence; None if the program itself is wrong."""
     causes: list[BaseException] = []
     left: BaseException | None = error
     while left is not None and left not in causes:

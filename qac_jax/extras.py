@@ -1,4 +1,4 @@
-"""What comes with the package: its gin files, and its extras with the remedy where one is missing.
+"""The package's gin files, and its extras with the remedy where one is missing.
 
 Extras are read from the metadata of the installed package. Gin files lie in `gin_configs/` of a
 checkout, and in a copy inside the package where it is installed from a wheel.
@@ -48,7 +48,7 @@ def load(module: str, extra: str, what: str) -> Any:
 
 
 def listed() -> dict[str, dict[str, str]]:
-    """What every extra brings: package -> its version here ("": it is not installed)."""
+    """The packages of every extra: package -> its version here ("": it is not installed)."""
     try:
         names = metadata.metadata(PACKAGE).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:  # run from a folder of its source
@@ -57,7 +57,7 @@ def listed() -> dict[str, dict[str, str]]:
 
 
 def _brought(package: str, extra: str) -> dict[str, str]:
-    """What an extra brings, with what extras in it bring: ours, and those of other packages."""
+    """The packages of an extra, with those of extras in it: ours, and those of other packages."""
     brought: dict[str, str] = {}
     for match in filter(None, map(_REQUIREMENT.match, metadata.requires(package) or [])):
         name, within, condition = match.groups()

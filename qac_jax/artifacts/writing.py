@@ -249,7 +249,7 @@ class Writer:
 
 
 def _entry(file: epath.Path, volatile: bool, sha256: str | None = None) -> Json:
-    """What is recorded of a complete file, which is on the disk from now on."""
+    """The record of a complete file, which is on the disk from now on."""
     disk.file(file)
     entry: Json = {"size": file.stat().length, "sha256": sha256 or hashing.hash_file(file)}
     return {**entry, "volatile": True} if volatile else entry

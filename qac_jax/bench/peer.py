@@ -1,4 +1,4 @@
-"""What benchmarks share: PyTorch on the device where JAX computes, the timing, real passages."""
+"""The common part of benchmarks: PyTorch on JAX's device, the timing, real passages."""
 
 import contextlib
 import os
@@ -55,7 +55,7 @@ def halved(precision: str) -> contextlib.AbstractContextManager[Any]:
 def compared(
     sides: Mapping[str, Callable[[], Any]], count: int, unit: str, repetitions: int
 ) -> dict[str, Any]:
-    """What each side does in a second, and the ratio of the first to the fastest of the others.
+    """The rate of each side, and the ratio of the first to the fastest of the others.
 
     The sides take turns, after a first call that is not measured; figures are medians.
     """

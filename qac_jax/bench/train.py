@@ -120,7 +120,7 @@ class Train:
         return (Mlm if self.objective == "mlm" else CoCondenser)(model, vocabulary=words)
 
     def _ours(self, batch: Batch) -> tuple[Callable[[], None], dict[str, Any]]:
-        """What `qac train` does at each step, batches handed over from the host included."""
+        """The work of `qac train` at each step, batches handed over from the host included."""
         import jax
 
         from qac_jax.training import mesh as meshes

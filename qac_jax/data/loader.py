@@ -268,7 +268,7 @@ class Loader:
         return self.plan.batches_per_epoch
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must store to continue after the last batch that was taken."""
+        """The state that a checkpoint stores to continue after the last batch that was taken."""
         return {"step": self.step, "identity": self.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -377,7 +377,7 @@ def _unpadded(example: Mapping[str, np.ndarray], featurizer: Featurizer) -> dict
 
 
 def _judging(kind: str) -> dict[str, Any]:
-    """What `seqio.Evaluator` compares: the texts of a generator."""
+    """The texts of a generator, which `seqio.Evaluator` compares."""
     if kind != "seq2seq":
         return {}
     return {"postprocess_fn": lambda decoded, **_: str(decoded), "metric_fns": [agreement]}

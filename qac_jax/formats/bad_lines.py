@@ -21,7 +21,7 @@ _SHOWN = 10
 
 
 class BadRecord(Exception):
-    """What is wrong with a record; where it stands is known to whoever catches this."""
+    """A fault in a record; its place is known to whoever catches this."""
 
 
 class Place(NamedTuple):
@@ -54,7 +54,7 @@ class Skipped(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a reader had to choose by itself: an encoding, the columns of a table."""
+    """A choice that a reader had to make by itself: an encoding, the columns of a table."""
 
     path: str
     text: str
@@ -123,7 +123,7 @@ class BadLines:
         return "; ".join(parts)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """What of this an artefact records beside the lists."""
+        """The counts that an artefact records beside the lists."""
         not_read = Counter(item.reason for item in self.skipped)
         counts = {"left_out": self.left_out, "kept": self.kept, "not_read": not_read}
         return {name: dict(sorted(count.items())) for name, count in counts.items() if count}

@@ -158,7 +158,7 @@ def _paragraph(block: Sequence[str], code: bool) -> Iterator[str]:
 
 
 def _without_directive(text: str) -> str | None:
-    """What a directive leaves to read; None for nothing."""
+    """The text that is left of a directive; None for nothing."""
     if _TARGET.match(text):
         return None
     match = _DIRECTIVE.match(text)

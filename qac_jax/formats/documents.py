@@ -208,7 +208,7 @@ def ids_of(document: Document) -> list[str]:
 
 
 def options_of(text: str, **further: str) -> dict[str, str]:
-    """What `--options` says, and what other flags do unless they are empty."""
+    """The options in `--options`, and those of other flags unless they are empty."""
     options = {}
     for item in text.split():
         name, equals, value = item.partition("=")
@@ -238,7 +238,7 @@ def _repeated(document: Document, shard: Shard, bad: BadLines, *, same: bool) ->
 
 
 def content_hash(document: Document) -> int:
-    """What a record says, ids included: two of one hash are the same record."""
+    """A hash of a record, ids included: two of one hash are the same record."""
     parts = document.passages or document.sections
     texts = [getattr(part, "title", "") + "\n" + part.text for part in parts]
     return id_hash("\n".join([*ids_of(document), document.title, *texts]))

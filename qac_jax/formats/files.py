@@ -194,7 +194,7 @@ def text_lines(piece: Piece, bad: BadLines) -> Iterator[Line]:
 
 
 def parsed(piece: Piece | str, bad: BadLines, parse: Callable[[Line], T | None]) -> Iterator[T]:
-    """What `parse` makes of each line of a piece or file (None: nothing). A line for which it
+    """Each line of a piece or file as `parse` reads it (None: left out). A line for which it
     raises BadRecord goes to `bad`."""
     for line in text_lines(Piece(piece) if isinstance(piece, str) else piece, bad):
         try:
@@ -370,7 +370,7 @@ def _values(file: str) -> Iterator[Any]:
 def parsed_objects(
     file: str, bad: BadLines, parse: Callable[[int, dict[str, Any]], T | None]
 ) -> Iterator[T]:
-    """What `parse` makes of each object of a JSON array (None: nothing), numbered from 0."""
+    """Each object of a JSON array as `parse` reads it (None: left out), numbered from 0."""
     for number, record in enumerate(_values(file)):
         try:
             if not isinstance(record, dict):

@@ -24,7 +24,7 @@ def id_hashes(ids: Iterable[str]) -> np.ndarray:
 
 
 def repeated_id(name: str, where: str) -> UserError:
-    """What every index says of an id that occurs twice."""
+    """The message of every index about an id that occurs twice."""
     return UserError(
         f"the id {name!r} {where}; ids of passages must differ: leave it out, or replace the "
         "passage (--replace, or replace=True in Python)"

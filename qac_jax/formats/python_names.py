@@ -1,4 +1,4 @@
-"""What Python source defines and documents, and under which public names, by `ast` alone.
+"""Definitions in Python source with their docstrings and public names, by `ast` alone.
 
 A name is public when it can be reached through modules without a leading underscore: defined
 there, listed in `__all__`, or re-exported by a package's `__init__`, however many re-exports,
@@ -261,7 +261,7 @@ class Names:
         return {d: list(dict.fromkeys(name for *_, name in sorted(named[d]))) for d in named}
 
     def resolve(self, module: str, name: str) -> Definition | None:
-        """What a name in a module means; None for what lies outside or is compiled."""
+        """The definition behind a name in a module; None where it lies outside or is compiled."""
         key = (module, name)
         if key not in self._cache:
             self._cache[key] = None  # ends circular imports

@@ -132,7 +132,7 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     prefixes = {"encoder": encoder, "model": model}
 
     def beginnings(of: Iterable[str]) -> tuple[str, ...]:
-        """What the names of these parts' tensors begin with; parts may share some."""
+        """The prefixes of these parts' tensors; parts may share some."""
         return tuple(name.format(**prefixes) for part in of for name in parts[part])
 
     unwanted = beginnings(part for part, wanted in asked.items() if wanted is False)
@@ -171,7 +171,7 @@ def _usual_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _encoder_prefix(folder: Path, cls: type[Architecture], tensors: Mapping[str, Any]) -> str:
-    """What the names of the encoder begin with: "", "bert.", "ernie.", "lm.bert." …"""
+    """The prefix of the encoder's tensors: "", "bert.", "ernie.", "lm.bert." …"""
     if not cls.hf_bases:
         return ""
     words = cls.hf_words

@@ -59,7 +59,7 @@ _MARKS = ("config.json", "tokenizer.json", "questions.jsonl")
 
 
 def shipped_names() -> tuple[str, ...]:
-    """What `shipped:` may be followed by: models, vocabularies, questions."""
+    """The names that may follow `shipped:`: models, vocabularies, questions."""
     found = [MINILM] if _minilm() else []
     for place in os.scandir(ASSETS):
         mark = next((m for m in _MARKS if os.path.exists(os.path.join(place.path, m))), "")

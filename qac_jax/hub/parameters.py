@@ -61,7 +61,7 @@ def save(folder: epath.PathLike, params: Any) -> str:
 
 
 def restored(folder: epath.PathLike, runtime: Runtime) -> Nested:
-    """What `save` wrote, in the layout that the run-time options ask for."""
+    """The parameters that `save` wrote, in the layout that the run-time options ask for."""
     import orbax.checkpoint as ocp
 
     folder = os.path.abspath(os.fspath(folder))

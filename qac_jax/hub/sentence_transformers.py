@@ -246,7 +246,7 @@ def _load_tower(
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """What the settings of a folder say."""
+    """The settings of a folder."""
     file = folder / SETTINGS
     settings = weights.read_json(file) if file.is_file() else {}
     with weights.sound(file):

@@ -235,7 +235,7 @@ def memory(
     inference: Inference,
     prompts: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What an artefact of vectors stores about its encoder, for `Encoder.remembered`."""
+    """The encoder's description in an artefact of vectors, for `Encoder.remembered`."""
     return {
         "path": names.pinned(os.path.abspath(place)),
         "options": dataclasses.asdict(options),

@@ -37,7 +37,7 @@ Take = Callable[[int, np.ndarray, np.ndarray, np.ndarray], None]
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """What is continued: ids with special tokens, the most tokens, and 64 random bits."""
+    """A text to continue: ids with special tokens, the most tokens, and 64 random bits."""
 
     ids: Sequence[int]
     limit: int
@@ -130,7 +130,7 @@ class _Queue:
 def _arrays(
     texts: Sequence[Text], lengths: Sequence[int], numbers: Sequence[int], pad: int
 ) -> tuple[np.ndarray, ...]:
-    """What `slots.start` reads of these texts (-1: none)."""
+    """The arrays of these texts for `slots.start` (-1: none)."""
     nothing = Text([pad], 0, np.zeros(2, np.uint32))
     chosen = [texts[number] if number >= 0 else nothing for number in numbers]
     length = max(lengths[number] for number in numbers if number >= 0)
@@ -153,7 +153,7 @@ def slots_of(runner: Runner, settings: Decoding, count: int, length: int) -> int
 
 
 class _Programs:
-    """What is compiled. Every copy of the model runs its own loop, without communication."""
+    """The compiled function. Every copy of the model runs its own loop, without communication."""
 
     def __init__(self, module: Writer, rules: Rules, mesh: Mesh):
         self._module, self._rules, self._mesh = module, rules, mesh

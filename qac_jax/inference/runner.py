@@ -130,7 +130,7 @@ class Runner:
 
 
 def dtype_of(precision: str) -> str:
-    """What matrix products are computed in (`Runtime.dtype`)."""
+    """The type that matrix products are computed in (`Runtime.dtype`)."""
     return hardware.precision_on(jax.default_backend(), Inference(precision).precision)
 
 

@@ -67,7 +67,7 @@ CREATE TABLE fields (field TEXT, kind TEXT, value, row INTEGER,
 
 @dataclasses.dataclass(frozen=True)
 class LiveSettings:
-    """What a living index keeps for all of its life."""
+    """The settings that a living index keeps for all of its life."""
 
     encoder: dict[str, Any]  # as an artefact of vectors stores it
     dimension: int

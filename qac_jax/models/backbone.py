@@ -1,4 +1,4 @@
-"""What every network gives, so that the rest of the package names no architecture.
+"""The interface of every network, so that the rest of the package names no architecture.
 
 An `Architecture` is the frozen configuration of one kind of network. Beside its own fields it knows
 the keys of Hugging Face's config.json and the names of the tensors in a weights file. `@register`
@@ -85,7 +85,7 @@ _LARGEST = 1 << 28  # that any of them can be
 
 
 class Architecture(abc.ABC):
-    """What is common to the configurations of all networks that have a Hugging Face folder.
+    """The common part of the configurations of all networks that have a Hugging Face folder.
 
     They are frozen dataclasses. In names of tensors "{encoder}" and "{model}" stand for what the
     names of the encoder, and those of a larger model around it, begin with in a file.
@@ -118,7 +118,7 @@ class Architecture(abc.ABC):
 
     @property
     def hf_base(self) -> str:
-        """What the encoder's names begin with when we write it inside of a larger model."""
+        """The prefix of the encoder's names when we write it inside of a larger model."""
         return next(iter(self.hf_bases), "")
 
     @property
@@ -474,7 +474,7 @@ class Backbone(nn.Module):
         return self.embeddings.word.table
 
     def position_vectors(self, length: int) -> Array:
-        """What the embeddings add for the first `length` positions: [length, D]."""
+        """The embeddings of the first `length` positions: [length, D]."""
         config = self.config
         other = "so use an objective that reads no position embeddings, such as cotmae.CotMae"
         if config.position_free:

@@ -105,7 +105,7 @@ class Bert(Backbone):
 
 @dataclasses.dataclass(frozen=True)
 class FamilyConfig(BackboneConfig):
-    """What the family has in common; the class variables are BERT's."""
+    """The common part of the family; the class variables are BERT's."""
 
     embedding_class: ClassVar = BertEmbeddings
     # Whether the attention's output is dropped before it is added.

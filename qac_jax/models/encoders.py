@@ -33,7 +33,7 @@ SIDES = ("query", "passage")
 
 @dataclasses.dataclass(frozen=True)
 class DualEncoderConfig:
-    """What turns hidden states into vectors, and how texts are read that it was trained on.
+    """Settings that turn hidden states into vectors, and how the texts of its training were read.
 
     projection is the width of a linear layer after pooling (None: there is none). scale
     multiplies the query vectors, so that a dot product of the two sides already carries it.
@@ -79,7 +79,7 @@ class DualEncoderConfig:
 
 
 def pooled(out: BackboneOutput, lengths: Array | None, name: str) -> Array:
-    """What stands for whole texts: [CLS] as it is, or another pooling in at least fp32."""
+    """One vector for each whole text: [CLS] as it is, or another pooling in at least fp32."""
     if name == "cls":
         return out.cls
     return pool(name, out.last.astype(statistics_dtype(out.last.dtype)), lengths)
@@ -250,7 +250,7 @@ class CrossEncoder(nn.Module):
 
 
 def log_odds(logits: Array) -> Array:
-    """What a cross-encoder's logits [B, 1 or 2] say for "relevant": [B].
+    """The score for "relevant" in a cross-encoder's logits [B, 1 or 2]: [B].
 
     The logistic function makes a probability of it; with two labels it is their softmax's.
     """

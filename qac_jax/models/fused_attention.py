@@ -31,7 +31,7 @@ HEAD_SIZES = (16, 32, 64, 128)  # what Triton's tiles can be
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What is known when a program is compiled."""
+    """The sizes that are known when a program is compiled."""
 
     heads: int
     longest: int  # tokens that a text may have

@@ -1,4 +1,4 @@
-"""What reads an encoder's hidden states: poolings, word predictions, pre-training heads.
+"""Modules over an encoder's hidden states: poolings, word predictions, pre-training heads.
 
 Parameters: of `MlmHead` {"dense", "norm", "bias"}, of a pre-training head {"layers": as in
 transformer.py} and, for the causal decoder, {"norm"}.

@@ -149,7 +149,7 @@ class Dense(nn.Module):
 
 
 def together(x: Array, layers: Sequence[Dense], scales: Sequence[float]) -> list[Array]:
-    """What dense layers of one shape make of the same x; on a GPU by one product.
+    """Dense layers of one shape applied to the same x; on a GPU by one product.
 
     Three products of BERT-base's width read and write more than they multiply; one of three times
     the width reads x once, and its gradient is summed inside of it.

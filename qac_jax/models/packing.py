@@ -194,7 +194,7 @@ def pack(x: Array, lengths: Lengths, axis: str | None = None) -> Array:
 
 
 def unpack(x: Array, lengths: Lengths, axis: str | None = None) -> Array:
-    """What is laid out as the layer's input as [B, L, D]. axis: the logical name of D."""
+    """An array laid out as the layer's input, as [B, L, D]. axis: the logical name of D."""
     return lengths.unpack(x, axis) if isinstance(lengths, Packed) else x
 
 

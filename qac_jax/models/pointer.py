@@ -137,7 +137,7 @@ class PointerConfig(Architecture):
 
 
 class Memory(NamedTuple):
-    """What the decoder reads: states [B, S, D] and ids [B, S] of the text, and the word vectors."""
+    """Inputs of the decoder: states [B, S, D] and ids [B, S] of the text, and the word vectors."""
 
     states: Array
     ids: Array

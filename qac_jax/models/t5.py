@@ -212,7 +212,7 @@ class T5(nn.Module):
         return ids, jnp.ones((1,), jnp.int32), ids
 
     def in_common(self) -> None:
-        """What texts have in common besides parameters: nothing (see `PointerGenerator`)."""
+        """Arrays that all texts share besides parameters: none (see `PointerGenerator`)."""
 
     def encode(
         self, ids: Array, lengths: Array, keys: Array | None = None, shared: None = None

@@ -325,7 +325,7 @@ def _written(past: Array, new: Array, position: Array) -> Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """What decoding remembers: R rows of at most M positions, for B texts (R = B · copies).
+    """The memory of decoding: R rows of at most M positions, for B texts (R = B · copies).
 
     past and cross hold (keys, values) of every layer. past is [R, heads, M, d_kv]; cross' keys are
     [B, heads, d_kv, S], its values [B, heads, S, d_kv].
@@ -364,7 +364,7 @@ class Cache:
 
 
 class Stack(nn.Module):
-    """What the encoder and the decoder have in common: layers between dropout and a norm."""
+    """The common part of encoder and decoder: layers between dropout and a norm."""
 
     config: Any  # T5Config, or what has its fields
     runtime: Runtime

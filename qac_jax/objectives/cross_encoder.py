@@ -38,7 +38,7 @@ _EPSILON = 1e-8  # under the root of the norm
 
 @dataclasses.dataclass(frozen=True)
 class _Scorer(Objective):
-    """What both losses share: scores of pairs, the adversarial step, initial parameters.
+    """The common part of both losses: scores of pairs, the adversarial step, initial parameters.
 
     Their `prepare` returns texts as "ids", "types" and "lengths", and one key per text.
     """

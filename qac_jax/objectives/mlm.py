@@ -73,12 +73,12 @@ class Mlm(Objective):
 
     @property
     def heads(self) -> Mapping[str, nn.Module]:
-        """What is trained beside the encoder, by the names of its parameters."""
+        """Modules that are trained beside the encoder, by the names of their parameters."""
         return {}
 
     @property
     def inputs_of_heads(self) -> tuple[jax.Array, jax.Array]:
-        """What a head is initialised with: a vector and hidden states."""
+        """The inputs that a head is initialised with: a vector and hidden states."""
         width = self.model.config.hidden_size
         return jnp.zeros((1, width)), jnp.zeros((1, 2, width))
 

@@ -53,7 +53,7 @@ Aux = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a run tells its objective, once.
+    """Facts of a run that its objective is told once.
 
     tokenizer: of the examples (None in plans, which have none: every piece is a word of its own).
     lengths: the token limits of the features; reading: titles, prompts and scores of the examples;
@@ -96,7 +96,7 @@ class Objective(Checked, abc.ABC):
         """The loss of a prepared batch or microbatch, and scalars to log (and "state")."""
 
     def export(self, variables: Variables) -> tuple[nn.Module, Any]:
-        """What a run leaves: the encoder without pre-training heads, and its parameters."""
+        """The result of a run: the encoder without pre-training heads, and its parameters."""
         return self.model, variables["params"]
 
     def verb(self, kind: str) -> str:

@@ -173,7 +173,7 @@ class RetroMae(Mlm):
     def further(
         self, variables: Variables, hidden: jax.Array, batch: Batch
     ) -> tuple[jax.Array | float, Aux]:
-        """What is added to the loss given the encoder's hidden states, and scalars to log."""
+        """A further term of the loss given the encoder's hidden states, and scalars to log."""
         return 0.0, {}
 
     def decoder_loss(

@@ -1,4 +1,4 @@
-"""What objectives of dual encoders share: initialisation, and vectors of queries and passages.
+"""The common part of dual encoders' objectives: initialisation, vectors of queries and passages.
 
 The features are those of the kind `triples`: `query` [B, L], `passages` [B, P, L] with the
 positive first, and where titles are segments of their own `passages_types` [B, P, L].

@@ -1,4 +1,4 @@
-"""What the stages of a recipe cost, before anything runs: hours of devices and cores, bytes.
+"""The cost of a recipe's stages, before anything runs: hours of devices and cores, bytes.
 
     qac plan pair_msmarco --sizes passages=8841823,queries=502939
     qac plan own_corpus --data_dir DATA --here
@@ -256,7 +256,7 @@ def add_seconds(
 
 @functools.cache
 def _flops_per_second(precision: str) -> float:
-    """What a product of matrices reaches here, about twice what an encoder does."""
+    """The rate of a product of matrices here, about twice an encoder's."""
     import jax
     import jax.numpy as jnp
 

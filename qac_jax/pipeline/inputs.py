@@ -145,7 +145,7 @@ def set_inputs(stage: Any) -> dict[str, dataclasses.Field[Any]]:
 
 
 def split(stage: Any, name: str) -> list[str]:
-    """What an input names: its text, or its parts where it may have several."""
+    """The names in an input: its text, or its parts where it may have several."""
     field, value = declared(stage)[name], getattr(stage, name)
     if field.metadata["many"] or FILE in field.metadata["kinds"]:
         return [part.strip() for part in value.split(",")]
@@ -338,7 +338,7 @@ def _identity_in(path: str) -> str:
 
 
 def _listing(path: str) -> list[str]:
-    """What a linked folder holds, by name, size and time: the first thousands of its files."""
+    """The content of a linked folder, by name, size and time: the first thousands of its files."""
     entries = [os.path.realpath(path)]
     for folder, below, files in os.walk(path):
         below.sort()

@@ -1,4 +1,4 @@
-"""What would stop a stage at its start, said before the first stage of a recipe runs.
+"""Faults that would stop a stage at its start, said before the first stage of a recipe runs.
 
 Nothing is read but what artefacts say about themselves, and nothing is downloaded: names at the Hub
 are looked up by `inputs.look_up`.

@@ -45,7 +45,7 @@ Make = Callable[[type[Stage], str, Sequence[str], Mapping[str, Any]], Stage]
 
 
 class Run:
-    """What a recipe is called with: it collects stages, and runs none.
+    """The first argument of a recipe: collects the stages that it adds, and runs none.
 
     `run(Embed, "vectors", passages=passages)` adds a stage with these settings, by their flat
     names, and returns the reference to its output. Gin's bindings in the scope of the stage's name
@@ -278,7 +278,7 @@ def _failure(name: str, why: str, finished: Collection[str], command: str) -> st
 
 
 def in_gin(advice: str, stage: type) -> str:
-    """What a stage advises, with its flags as bindings: `qac run` takes no flags of stages."""
+    """A stage's advice with its flags as bindings: `qac run` takes no flags of stages."""
     settings = fields.flat(stage)
 
     def binding(match: re.Match[str]) -> str:

@@ -73,7 +73,7 @@ class Stage:
 
     @property
     def verb(self) -> str:
-        """What the stage is called in logs and in what it makes."""
+        """The name of the stage in logs and in what it makes."""
         return self.VERB
 
     def environment(self) -> dict[str, str]:

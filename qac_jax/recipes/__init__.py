@@ -25,7 +25,7 @@ _NAMED = re.compile(r"^recipe = @qac\.(\w+)\(\)", re.M)
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What a recipe or grid says about itself."""
+    """The docstring of a recipe or grid, in its parts."""
 
     name: str
     grid: bool
@@ -38,7 +38,7 @@ class Header:
 
     @property
     def needs(self) -> str:
-        """What must be set; "" for nothing."""
+        """The parameters that must be set; "" for none."""
         needs = _sentence(self.text.partition("Set: ")[2].partition("Commonly overridden:")[0])
         return "" if needs == "nothing" else needs
 
@@ -98,7 +98,7 @@ def headers() -> Mapping[str, Header]:
 
 
 def header(name: str) -> Header:
-    """What one of them says about itself."""
+    """The docstring of one of them, in its parts."""
     if name not in headers():
         raise UserError(f"{name!r} is not a recipe; {nearest(name, headers())}")
     return headers()[name]

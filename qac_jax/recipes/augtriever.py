@@ -55,7 +55,7 @@ INBATCH, MOCO = "objectives/augtriever.gin", "objectives/augtriever_moco.gin"
 
 @dataclasses.dataclass(frozen=True)
 class Writing:
-    """What writes and scores pseudo-queries."""
+    """The models and options that write and score pseudo-queries."""
 
     generator: Ref = ""  # "": the paper's
     scorer: Ref = "data:t5-small-lm-adapt"

@@ -58,7 +58,7 @@ class Finetuned(Paper):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What retrievers are trained and judged on, and how long texts are."""
+    """The data that retrievers are trained and judged on, and the lengths of texts."""
 
     passages: Ref
     train: Mapping[str, Ref]  # queries and their qrels

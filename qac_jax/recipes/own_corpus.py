@@ -30,7 +30,7 @@ _OF_BUDGET = -1
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a budget sets, and a parameter may set instead."""
+    """The sizes of a budget; a parameter may set each of them."""
 
     rounds: int = _OF_BUDGET
     fine_steps: int = _OF_BUDGET  # of one group each

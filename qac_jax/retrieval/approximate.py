@@ -101,7 +101,7 @@ def preset(
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """What trades speed for recall at search time."""
+    """Settings that trade speed for recall at search time."""
 
     leaves: int  # leaves searched (nprobe of an inverted file); 0: there is no tree
     reorder: int  # candidates whose score is computed exactly; 0: all scores are exact

@@ -44,7 +44,7 @@ _LINES = (".jsonl", ".ndjson", ".json", ".tsv")
 
 
 def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
-    """What encoders and BM25 read of a passage: title + " " + text, as in BEIR."""
+    """The text of a passage for encoders and BM25: title + " " + text, as in BEIR."""
     title = (record.get("title") or "").strip() if titles else ""
     return f"{title} {record['text']}" if title else record["text"]
 
@@ -225,7 +225,7 @@ class Hit:
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     """Of a hybrid index: the score by each of its two parts."""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """What else the record of the passage says, such as path, url, heading and columns."""
+    """The rest of the passage's record, such as path, url, heading and columns."""
 
     @property
     def place(self) -> str:

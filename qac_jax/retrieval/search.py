@@ -38,7 +38,7 @@ def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
 
 
 def approximation(artifact: Artifact) -> dict[str, Any] | None:
-    """What is known of an approximate index's recall: k and recall, measured on held-out queries.
+    """The recall of an approximate index as far as it is known: k and recall on held-out queries.
 
     None: the index is exact. {}: its recall was not measured.
     """

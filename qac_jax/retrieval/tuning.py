@@ -43,7 +43,7 @@ class Tuned:
     queries: int
 
     def __str__(self) -> str:
-        """What was reached; a remedy where it is less than was wanted."""
+        """The recall that was reached, and a remedy where it is less than was wanted."""
         sentence = (
             f"recall@{self.k} {self.recall:.4f} (on other queries {self.held_out_recall:.4f}) with "
             f"{self.effort}"

@@ -71,7 +71,7 @@ _PAGE_POLICY = (
 
 
 class Server:
-    """What the requests of an application share."""
+    """The state that the requests of an application share."""
 
     def __init__(self, engine: Engine, settings: Serving, traffic: Traffic):
         self.engine, self.traffic = engine, traffic

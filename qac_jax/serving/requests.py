@@ -75,7 +75,7 @@ class SearchRequest(_Strict):
 
     @property
     def input(self) -> list[str]:
-        """What is encoded."""
+        """The texts that are encoded."""
         return [] if self.hybrid == 1 or self.query is None else [self.query]
 
     @property

@@ -134,7 +134,7 @@ class Generate(Stage):
         return prompts.named(self.prompts, prefix=self.prefix, origin=self.origin, max_tokens=most)
 
     def _source(self, inputs: Inputs, out: Writer, passages: Records, size: int) -> Any:
-        """What a shard's texts come from."""
+        """The source of a shard's texts."""
         from qac_jax.queries import generation
 
         if self.imported:

@@ -114,7 +114,7 @@ class Mine(Stage):
         return self.negatives.split("+")
 
     def questions(self, inputs: Inputs) -> tuple[list[Question], Records]:
-        """What negatives are drawn for, and the passages that they are drawn from."""
+        """The questions that negatives are drawn for, and the passages that they are drawn from."""
         passages = inputs.records("passages")
         if "contexts" in inputs:
             found = mining.generated_queries(inputs.records("contexts"), passages)

@@ -46,7 +46,7 @@ class Pairs(Stage):
     at_most: int = option(0, "at most N drawn pairs of each source (0: all)", at_least=0)
 
     def environment(self) -> dict[str, str]:
-        """What the result depends on beside settings and inputs."""
+        """Further dependencies of the result, beside settings and inputs."""
         return {"splitter": sentences.load().name} if self.targets == "label_free" else {}
 
     def check(self) -> None:

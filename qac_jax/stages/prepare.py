@@ -63,7 +63,7 @@ class Prepare(Stage):
     pool: Workers = part(Workers)
 
     def environment(self) -> dict[str, str]:
-        """What the result depends on beside settings and inputs."""
+        """Further dependencies of the result, beside settings and inputs."""
         identities = {}
         if not self.train_vocab and self.cutting.cut != "none":
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
@@ -139,7 +139,7 @@ class Prepare(Stage):
         )
 
     def _path(self) -> str:
-        """What is read: packages, files, or a data set by its name."""
+        """The source that is read: packages, files, or a data set by its name."""
         return self.packages if self.format == PYTHON_DOCS else self.documents
 
     def source(self) -> tuple[str, str]:

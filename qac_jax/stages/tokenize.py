@@ -61,7 +61,7 @@ class Tokenize(Stage):
     pool: Workers = part(Workers)
 
     def environment(self) -> dict[str, str]:
-        """What the result depends on beside settings and inputs."""
+        """Further dependencies of the result, beside settings and inputs."""
         return {"tokenizer": tokenizers.load(self.tokenizer).identity}
 
     def check(self) -> None:
@@ -110,7 +110,7 @@ class Tokenize(Stage):
         bad.report(out, "tokenize")
 
     def _building(self, inputs: Inputs | None = None) -> Building:
-        """What determines what is stored; title=auto becomes the kind's default."""
+        """The settings that determine what is stored; title=auto becomes the kind's default."""
         from qac_jax.hub import huggingface
 
         texts = self.texts

@@ -163,7 +163,7 @@ class Train(Stage):
         meshes.barrier("written")
 
     def _identity(self, inputs: Inputs, data: Any, total: int, precision: str) -> dict[str, Any]:
-        """What a checkpoint must agree in to be continued."""
+        """The facts in which a checkpoint must agree to be continued."""
         starts = Inputs({name: inputs[name] for name in inputs if name == "init"})
         settings = {
             "total_steps": total,

@@ -55,7 +55,7 @@ def lines(text: str) -> list[Span]:
 
 
 def _pieces(text: str, boundaries: list[Span]) -> Iterator[Span]:
-    """What is between boundaries, without white space around it and without blank pieces."""
+    """The pieces between boundaries, without blank ones and without white space around them."""
     starts, stops = [0, *(b for _, b in boundaries)], [*(a for a, _ in boundaries), len(text)]
     for start, stop in zip(starts, stops, strict=True):
         part = text[start:stop]

@@ -302,7 +302,7 @@ def _read_backend(folder: Path) -> Any:
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """What the config files say, the special tokens' map included."""
+    """The settings in the config files, the special tokens' map included."""
     merged: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():

@@ -1,4 +1,4 @@
-"""What a run measures of itself, and where figures go: log, `metrics.jsonl`, TensorBoard."""
+"""The figures of a run, and where they go: log, `metrics.jsonl`, TensorBoard."""
 
 import contextlib
 import json

@@ -80,7 +80,7 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True)
 class Monitoring:
-    """What a run logs, saves, validates and profiles."""
+    """Settings of logs, checkpoints, validation and profiles."""
 
     log_every: int = option(50, "steps between log lines", affects_result=False)
     save_every: int = option(1000, "steps between checkpoints", affects_result=False)

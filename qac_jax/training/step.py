@@ -443,7 +443,7 @@ def chunks_kept(engine: Engine, batch: Any, room: Room, memory: float) -> int:
 
 
 def _memory(device: jax.Device) -> float | None:
-    """What a program may use of a device; None where it is not known."""
+    """The memory that a program may use on a device; None where it is not known."""
     try:
         limit = (device.memory_stats() or {}).get("bytes_limit")
     except jax.errors.JaxRuntimeError:  # a device that is only described

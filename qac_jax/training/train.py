@@ -40,7 +40,7 @@ CHECKPOINTS = "checkpoints"
 
 
 def precision_here(name: str) -> str:
-    """What matrix products are computed in (`Runtime.dtype`)."""
+    """The type that matrix products are computed in (`Runtime.dtype`)."""
     return hardware.precision_on(jax.default_backend(), name)
 
 

@@ -1,1 +1,1 @@
-"""What reads the formats: tables of them, which `formats/registry.py` finds."""
+"""Readers of the formats: tables of them, which `formats/registry.py` finds."""

@@ -204,7 +204,7 @@ def decoded(raw: bytes, declared: str = "") -> tuple[str, str, bool]:
 
 
 def asked_columns(text: str) -> dict[str, str]:
-    """What --columns says: role -> column (of text: columns joined by +)."""
+    """The value of --columns: role -> column (of text: columns joined by +)."""
     items = [part.partition("=") for part in text.split(",") if part.strip()]
     chosen = {role.strip(): name.strip() for role, _, name in items}
     if not all(chosen.values()) or not set(chosen) <= set(ROLES):

@@ -112,7 +112,7 @@ def _inline(tokens: Iterable[Any], anchors: list[list[str]]) -> str:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """What stands between two lines of --- (YAML) at the top, and the rest."""
+    """The YAML between two lines of --- at the top, and the rest."""
     import yaml
 
     if not text.startswith(("---\n", "--- ")):

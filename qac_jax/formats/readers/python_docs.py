@@ -82,7 +82,7 @@ def held_out(module: str) -> bool:
 
 
 def versions(packages: str) -> dict[str, str]:
-    """What is installed, for the key of a stage: the same names may mean other texts tomorrow."""
+    """The installed versions, for a stage's key: the same names may mean other texts tomorrow."""
     import importlib.metadata as metadata
 
     installed = {}

@@ -196,7 +196,7 @@ def _records(source: Source, lines: Sequence[str], divider: str) -> Iterator[tup
 
 
 def _divider(path: str, lines: Sequence[str]) -> str:
-    """What divides the fields: a tab in .tsv, else what gives the first lines equal widths."""
+    """The divider of fields: a tab in .tsv, else what gives the first lines equal widths."""
     if path.lower().endswith((".tsv", ".tab")):
         return "\t"
     head = [line for line in lines[:50] if line.strip()][:20]

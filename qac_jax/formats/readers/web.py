@@ -40,7 +40,7 @@ _SHARE = 0.3
 
 
 class HtmlPage:
-    """What a page holds, filled by lxml's events. `ignored`: elements whose text is left out."""
+    """A page's content, filled by lxml's events. `ignored`: elements whose text is left out."""
 
     def __init__(self, ignored: frozenset[str]) -> None:
         self._leave_out = ignored

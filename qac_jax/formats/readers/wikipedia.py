@@ -155,7 +155,7 @@ def parse(text: str, files: Collection[str] = (), categories: Collection[str] = 
         return space if space in hidden or space in sorting or language else ""
 
     def label_of(inner: str) -> str:
-        """What a reader sees of a link; notes where it leads."""
+        """The visible text of a link; notes where it leads."""
         target, bar, label = inner.partition("|")
         target = target.strip()
         if target.startswith(":"):
@@ -222,7 +222,7 @@ def _elements(tags: re.Pattern[str], text: str, replace: Callable[[str], str]) -
 
 
 def _literal(inner: str) -> str:
-    """What <nowiki> protects, spelled in entities until the markup is gone."""
+    """The content of <nowiki>, spelled in entities until the markup is gone."""
     return re.sub(r"[\[\]{}'=*#:;|<>_]", lambda m: f"&#{ord(m[0])};", inner)
 
 

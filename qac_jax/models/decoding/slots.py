@@ -55,7 +55,7 @@ class Slots:
 
 
 def shared(module: Writer, variables: Any) -> Any:
-    """What all texts are read and written with, computed once; None for models that have none."""
+    """Arrays that all texts are read and written with, computed once; None where there are none."""
     return module.apply(variables, method="in_common")
 
 
