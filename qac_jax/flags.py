@@ -103,6 +103,8 @@ def split_gin(arguments: list[str], macros: Sequence[str] = ()) -> tuple[list[st
             continue
         if not equals and ((value := next(words, "")) == "" or value.startswith("--")):
             raise UserError(f"{flag} needs a value; write {flag}=VALUE")
+        if flag in known:
+            value = value or "''"  # a shell's --start ""
         bindings.append(f"{name}={value}")
     return rest, bindings
 
