@@ -1,7 +1,6 @@
 """Shared by all tests: eight virtual CPU devices, the golden folder, no network, equal draws."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,7 +17,7 @@ for _flag in _FLAGS:
     if _flag.partition("=")[0] not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_flag}".strip()
 os.environ.setdefault("QAC_GIN_MODULES", "toy_stages")
-os.environ.setdefault("QAC_FSYNC", "0")  # for speed; test_kept_and_whole.py sets it
+os.environ.setdefault("QAC_FSYNC", "0")  # for speed; test_live.py sets it
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -26,15 +25,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 # Property tests draw the same examples in every run, so that a failure belongs to a change.
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
-
-GOLDEN = Path(os.environ.get("QAC_GOLDEN_DIR", Path(__file__).parent / "golden"))
-
-
-@pytest.fixture(scope="session")
-def golden_dir() -> Path:
-    """The folder of golden cases: QAC_GOLDEN_DIR, or the one that is shipped."""
-    assert GOLDEN.is_dir(), f"QAC_GOLDEN_DIR={GOLDEN} is not a folder"
-    return GOLDEN
 
 
 @pytest.fixture(scope="session", autouse=True)

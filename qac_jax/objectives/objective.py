@@ -53,7 +53,7 @@ Aux = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """Facts of a run that its objective is told once.
+    """The facts of a run, given to its objective once.
 
     tokenizer: of the examples (None in plans, which have none: every piece is a word of its own).
     lengths: the token limits of the features; reading: titles, prompts and scores of the examples;

@@ -35,7 +35,7 @@ def _filter(where: dict[str, Any] | None) -> dict[str, Any] | None:
     return where
 
 
-# Not blank, and of so many characters.
+# Limited in length, and not blank.
 Query = Annotated[str, StringConstraints(max_length=8_000, pattern=r"\S")]
 Text = Annotated[str, StringConstraints(max_length=100_000, pattern=r"\S")]
 Where = Annotated[

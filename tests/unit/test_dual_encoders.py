@@ -157,8 +157,8 @@ def test_cross_encoders_start_from_anything_with_a_bert() -> None:
         found, params = objective.start_from(module, params_of(module))
         assert complete(found, params) == fresh
     one = Localized(CrossEncoder(WORDED, labels=1))
-    found, params = one.start_from(CROSS, params_of(CROSS))
-    assert found.model.labels == 1 and complete(found, params) == output
+    shaped, params = one.start_from(CROSS, params_of(CROSS))
+    assert shaped.model.labels == 1 and complete(shaped, params) == output
     with pytest.raises(UserError, match="cannot start from"):
         objective.start_from(object(), {})
 

@@ -127,7 +127,7 @@ def test_config_errors() -> None:
         ({"hidden_dropout": 1.0}, "hidden_dropout=1.0 is not in"),
     ):
         with pytest.raises(UserError, match=message):
-            dataclasses.replace(CONFIG, **change)  # type: ignore[arg-type]
+            dataclasses.replace(CONFIG, **change)
     bert, ids = Bert(CONFIG), jnp.ones((1, 41), jnp.int32)
     variables = bert.init(jax.random.key(0), ids[:, :4])
     with pytest.raises(UserError, match="41 tokens do not fit this model, which has 40"):

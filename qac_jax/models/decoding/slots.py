@@ -55,7 +55,7 @@ class Slots:
 
 
 def shared(module: Writer, variables: Any) -> Any:
-    """Arrays that all texts are read and written with, computed once; None where there are none."""
+    """Arrays that all texts are read and written with, computed once; a model may have none."""
     return module.apply(variables, method="in_common")
 
 
