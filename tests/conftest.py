@@ -1,4 +1,4 @@
-"""Shared by all tests: eight virtual CPU devices, the golden folder, no network, equal draws."""
+"""Shared by all tests: eight virtual CPU devices, no network, equal draws."""
 
 import os
 
