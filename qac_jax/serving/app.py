@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,13 +42,7 @@ from qac_jax.live.index import LiveIndex
 from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine
 from qac_jax.serving.options import Serving, Traffic
-from qac_jax.serving.requests import (
-    AddRequest,
-    DeleteRequest,
-    EmbeddingsRequest,
-    ExplainRequest,
-    SearchRequest,
-)
+from qac_jax.serving.requests import AddRequest, DeleteRequest, EmbeddingsRequest, SearchRequest
 
 
 _log = logging.getLogger("qac_jax.serving")
@@ -95,11 +89,11 @@ class Server:
         passages = prometheus.Gauge("passages", "Passages of the index.", **own)
         passages.set_function(lambda: len(engine.snapshot))
 
-    async def answers(self, *work: Awaitable[Any]) -> list[Any]:
-        """The answers of several items of batches, within the time that a request has."""
+    async def answer(self, item: Any, size: int = 1) -> Any:
+        """That of an item of a batch, within the time that a request has."""
         limit = self.traffic.time_limit
         try:
-            return await asyncio.wait_for(asyncio.gather(*work), limit)
+            return await asyncio.wait_for(self.batches.submit(item, size), limit)
         except TimeoutError as error:
             raise HTTPException(504, f"not answered within {limit:g} s; ask for less") from error
 
@@ -193,9 +187,8 @@ async def search(body: SearchRequest, server: Here) -> JSONResponse:
     if body.rerank and server.engine.reranker is None:
         raise HTTPException(422, "this server has no cross-encoder; leave out rerank")
     began = time.perf_counter()
-    answers = await server.answers(*map(server.batches.submit, body.each()))
-    took = {"took_ms": round(1000 * (time.perf_counter() - began), 3)}
-    return JSONResponse({"answers": answers, **took} if body.queries else {**answers[0], **took})
+    answer = await server.answer(body)
+    return JSONResponse({**answer, "took_ms": round(1000 * (time.perf_counter() - began), 3)})
 
 
 @routes.get("/search")
@@ -213,17 +206,10 @@ async def search_by_address(
     return await search(SearchRequest.model_validate({**fields, "where": where}), server)
 
 
-@routes.post("/explain")
-def explain(body: ExplainRequest, server: Here) -> JSONResponse:
-    """Why a query finds a passage: words in common and nearest sentences."""
-    return JSONResponse(server.engine.explain(body.query, body.id))
-
-
 @routes.post("/v1/embeddings")
 async def embeddings(body: EmbeddingsRequest, server: Here) -> JSONResponse:
     """Vectors, as of OpenAI."""
-    vectors: np.ndarray
-    (vectors,) = await server.answers(server.batches.submit(body, len(body.input)))
+    vectors: np.ndarray = await server.answer(body, len(body.input))
     if body.dimensions not in (None, vectors.shape[1]):
         raise HTTPException(
             422, f'"dimensions" is {body.dimensions}; the vectors have {vectors.shape[1]}'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from fastapi import HTTPException
 from qac_jax import artifacts
 from qac_jax.errors import Busy, UserError
 from qac_jax.inference.reranker import Reranker
-from qac_jax.live import filters
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import search
@@ -28,12 +26,6 @@ from qac_jax.serving.requests import EmbeddingsRequest, SearchRequest
 _RERANKED = 100
 # Seconds that a change waits for those before it.
 _PATIENCE = 30
-# Hits whose fields become facets; values that such a field has, and how long these may be.
-_FACETED, _VALUES, _LONGEST = 100, range(2, 21), 60
-# Fields that say where a passage stands in its document, and nothing of what it is about.
-_POSITIONS = re.compile(
-    r"(.*[._])?(start|end|line|lines|offset|position|number|part|page|anchor)s?"
-)
 # Words of questions that say nothing of what is asked: they are not marked in hits.
 _QUESTION_WORDS = frozenset(
     "how what which who whom whose when where why do does did can could should would i my me we "
@@ -41,9 +33,6 @@ _QUESTION_WORDS = frozenset(
 )
 # Characters of a hit's text that are shown.
 _SNIPPET = 320
-# Sentences of a passage that are compared with a query, and those that are shown.
-_READ, _SHOWN = 24, 3
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 Request = SearchRequest | EmbeddingsRequest
 
@@ -100,7 +89,7 @@ class Engine:
         for group in groups.values():
             first = group[0][1]
             rankings = snapshot.find(
-                [request.query or "" for _, request in group],
+                [request.query for _, request in group],
                 np.concatenate([vectors[number] for number, _ in group]),
                 _depth(first),
                 where=first.where,
@@ -120,7 +109,7 @@ class Engine:
         return [np.array([known[each.input_type][text] for text in each.input]) for each in batch]
 
     def _searched(self, request: SearchRequest, found: Found, snapshot: Snapshot) -> dict[str, Any]:
-        query, page = request.query or "", slice(request.offset, request.offset + request.k)
+        query, page = request.query, slice(request.offset, request.offset + request.k)
         if request.rerank and self.reranker is not None:
             hits = search.reranked_hits(query, snapshot.hits(found), self.reranker)[page]
         else:
@@ -138,34 +127,8 @@ class Engine:
                     "snippet": marked(snapshot.analyzer, query, best),
                 }
             shown.append(fields)
-        answer = {"query": query, "hits": shown, "version": snapshot.version}
-        answer["passages"] = len(snapshot)
-        if request.facets:
-            answer["facets"] = facets(snapshot.records(found.rows[:_FACETED].tolist()))
-        return answer
-
-    def explain(self, query: str, name: str) -> dict[str, Any]:
-        """BM25's score word by word, and the sentences whose vectors are nearest to the query's."""
-        snapshot = self.snapshot
-        row = int(snapshot.rows_of([name])[0])
-        if row < 0:
-            raise HTTPException(404, "the index has no passage with this id; take one of a hit")
-        text = snapshot.records([row])[0].get("text") or ""
-        sentences = [part for part in _SENTENCE_END.split(text) if part.strip()][:_READ]
-        words = snapshot.by_word(query, row)
-        (vector,) = self.encode([query], "query")
-        scores = self.live.encoder.encode(sentences) @ vector
-        nearest = np.argsort(-scores, kind="stable")[:_SHOWN].tolist()
-        return {
-            "id": name,
-            "words": [{"word": word, "score": round(gain, 6)} for word, gain in words],
-            "bm25": round(sum(gain for _, gain in words), 6),
-            "dense": round(float(snapshot.vectors(np.array([row]))[0] @ vector), 6),
-            "sentences": [
-                {"text": sentences[place], "score": round(float(scores[place]), 6)}
-                for place in nearest
-            ],
-        }
+        about = {"version": snapshot.version, "passages": len(snapshot)}
+        return {"query": query, "hits": shown, **about}
 
     def add(self, passages: Sequence[str | dict[str, Any]], replace: bool) -> dict[str, Any]:
         """Adds passages: when this returns, they are on the disk."""
@@ -198,8 +161,7 @@ class Engine:
 
 def _depth(request: SearchRequest) -> int:
     """Hits that a search needs."""
-    last = request.offset + request.k
-    return max(last, _FACETED * request.facets, _RERANKED * request.rerank)
+    return max(request.offset + request.k, _RERANKED * request.rerank)
 
 
 def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool]]:
@@ -212,20 +174,3 @@ def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool
             pieces += [(text[end : match.start()], False), (match[0], True)]
             end = match.end()
     return [(piece, hit) for piece, hit in [*pieces, (text[end:], False)] if piece]
-
-
-def facets(records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, int]]]:
-    """Fields of few values among records, with the number of each: what to filter by."""
-    counts: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
-    for record in records:
-        for field, value in set(filters.values(record)):
-            counts[field][value] += 1
-    return {
-        field: sorted(known.items(), key=lambda pair: (-pair[1], str(pair[0])))
-        for field, known in sorted(counts.items(), key=lambda pair: len(pair[1]))
-        if len(known) in _VALUES
-        and all(len(str(value)) <= _LONGEST for value in known)
-        # Values that differ in nearly every record say nothing about groups.
-        and 2 * sum(count for count in known.values() if count > 1) > known.total()
-        and not _POSITIONS.fullmatch(field.lower())
-    }

@@ -12,7 +12,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    model_validator,
 )
 
 from qac_jax.errors import UserError
@@ -50,44 +49,22 @@ class _Strict(BaseModel):
 
 
 class SearchRequest(_Strict):
-    """One query, or several with the same settings."""
-
-    query: Query | None = None
-    queries: list[Query] | None = Field(None, min_length=1, max_length=64)
+    query: Query
     k: int = Field(10, ge=1, le=1000)
     offset: int = Field(0, ge=0, le=1000)
     where: Where = None
     hybrid: float | None = Field(None, ge=0, le=1, description="weight of BM25's score")
     rerank: bool = False
     highlight: bool = False
-    facets: bool = False
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> SearchRequest:
-        if (self.query is None) == (self.queries is None):
-            raise ValueError('give "query" (a text) or "queries" (a list of texts)')
-        return self
-
-    def each(self) -> list[SearchRequest]:
-        """A request for each query."""
-        texts = [self.query] if self.queries is None else self.queries
-        return [self.model_copy(update={"query": text, "queries": None}) for text in texts]
 
     @property
     def input(self) -> list[str]:
         """The texts that are encoded."""
-        return [] if self.hybrid == 1 or self.query is None else [self.query]
+        return [] if self.hybrid == 1 else [self.query]
 
     @property
     def input_type(self) -> str:
         return "query"
-
-
-class ExplainRequest(_Strict):
-    """Why does this query find the passage of this id?"""
-
-    query: Query
-    id: Query
 
 
 class EmbeddingsRequest(BaseModel):

@@ -101,45 +101,6 @@ def test_pages_and_links(browser: chromium.Browser, address: str) -> None:
     assert browser.value("document.getElementById('previous').disabled")
 
 
-@pytest.mark.parametrize(
-    ("query", "name", "value", "left"),
-    [("copper+lamp", "lang", "de", 10), ("hostile", "constructor", "left", 1),
-     ("hostile", "__proto__", "left", 1)],
-)  # fmt: skip
-def test_filters(
-    browser: chromium.Browser, address: str, query: str, name: str, value: str, left: int
-) -> None:
-    """Also of fields that are called as parts of the language."""
-    browser.open(f"{address}?q={query}&mode=constructor")
-    groups = "[...document.querySelectorAll('aside details')]"
-    group = f"{groups}.find(d => d.innerText.startsWith('{name}'))"
-    label = f"[...{group}.querySelectorAll('label')].find(l => l.innerText.startsWith('{value}'))"
-    browser.until(f"!!({group})")
-    browser.value(f"{label}.click()")
-    facts = "[...document.querySelectorAll('article dl')]"
-    fit = f"{facts}.every(d => d.textContent.includes('{name}{value}')) && {SHOWN} === {left}"
-    browser.until(f"location.search.includes('where') && {fit}")
-    browser.open(browser.value("location.href"))
-    browser.until(f"{SHOWN} === {left} && {label}.querySelector('input').checked")
-    browser.value(f"{label}.click()")
-    browser.until("!location.search.includes('where')")
-
-
-def test_why_this_hit_by_keyboard(browser: chromium.Browser, address: str) -> None:
-    browser.open(f"{address}?q=copper+lamp")
-    browser.until(f"{SHOWN} === 10")
-    browser.press("j")
-    browser.press("j")
-    at = "[...document.querySelectorAll('article')].indexOf(document.activeElement)"
-    assert browser.value(at) == 1
-    browser.press("w")
-    shown = "document.querySelector('.why ul') && document.querySelector('.why').innerText"
-    why = browser.until(shown)
-    assert "Words in common" in why and "Nearest sentences" in why
-    browser.press("w")
-    browser.until("!document.querySelector('.why')")
-
-
 def test_side_by_side(browser: chromium.Browser, address: str) -> None:
     browser.open(f"{address}?q=copper+lamp")
     browser.until(f"{SHOWN} === 10")
@@ -181,9 +142,6 @@ def test_accessibility(browser: chromium.Browser, address: str, query: str, dark
     script = (Path(spec.origin).parent / "axe.min.js").read_text()
     browser.open(address + query, dark=dark)
     browser.until(f"{SHOWN} >= 3")
-    if "all" not in query:
-        click(browser, ".ask")
-        browser.until("!!document.querySelector('.why ul')")
     browser.value(f"{script}; 0")
     found: Any = browser.value(
         "axe.run().then(r => r.violations.map(v => [v.id, v.impact, v.nodes[0].html]))"

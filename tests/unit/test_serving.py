@@ -53,33 +53,17 @@ def test_a_search_is_that_of_the_index(engine: Engine) -> None:
         assert answer["hits"][0]["metadata"] == hits[0].metadata
         assert answer["passages"] == 60 and answer["took_ms"] > 0
     assert set(search(engine, query="copper lamp")["hits"][0]["scores"]) == {"dense", "bm25"}
-    several = search(engine, queries=["copper", "lamp"], k=3)
-    assert [len(each["hits"]) for each in several["answers"]] == [3, 3]
     by_address = one(engine, "GET", "/search", params={"q": "copper", "k": 3, "hybrid": 1})
     assert by_address.json()["hits"] == search(engine, query="copper", k=3, hybrid=1)["hits"]
 
 
-def test_pages_facets_and_marked_words(engine: Engine) -> None:
-    whole = search(engine, query="copper lamps", k=20, facets=True, highlight=True)
+def test_pages_and_marked_words(engine: Engine) -> None:
+    whole = search(engine, query="copper lamps", k=20, highlight=True)
     second = search(engine, query="copper lamps", k=10, offset=10)
     assert [h["id"] for h in whole["hits"][10:]] == [h["id"] for h in second["hits"]]
-    assert sum(count for _, count in whole["facets"]["lang"]) == 60
-    # Not 25 years, nor places in a document.
-    assert set(whole["facets"]) == {"lang", "tags"}
     pieces = whole["hits"][0]["highlights"]["snippet"]
     assert {text for text, hit in pieces if hit} <= {"copper", "lamp"}
     assert any(hit for _, hit in pieces)
-
-
-def test_why_a_hit(engine: Engine) -> None:
-    body = {"query": "copper lamps", "id": "d7"}
-    engine.live.add([{"_id": "why", "text": "A copper lamp shines. Bees hum. Lamps break."}])
-    answer = one(engine, "POST", "/explain", json={**body, "id": "why"}).json()
-    engine.live.delete(["why"])
-    assert [each["word"] for each in answer["words"]] in (["lamp", "copper"], ["copper", "lamp"])
-    assert answer["bm25"] == pytest.approx(sum(w["score"] for w in answer["words"]), abs=1e-4)
-    assert len(answer["sentences"]) == 3 and answer["sentences"][2]["text"] == "Bees hum."
-    assert one(engine, "POST", "/explain", json={**body, "id": "no"}).status_code == 404
 
 
 def test_openais_shape(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +117,8 @@ def test_without_a_token_nobody_writes(
 
 def test_searches_that_are_refused(engine: Engine) -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"query": "x", "queries": ["x"]}, 'give "query"'),
         ({"query": "x" * 9000}, "at most 8000"),
         ({"query": "\ud800"}, "valid string"),
-        ({"queries": ["x"] * 65}, "at most 64"),
         ({"query": "x", "k": 0}, '"k": Input should be greater than or equal to 1'),
         ({"query": "x", "rerank": True}, "no cross-encoder"),
         ({"query": "x", "where": {"n": 10**400}}, "too large"),
@@ -171,7 +153,7 @@ def test_other_requests_that_are_refused(engine: Engine) -> None:
 def test_hostile_texts_are_texts(engine: Engine) -> None:
     for text in ("<script>alert(1)</script>", "' OR 1=1 --", "\0", "../" * 9, "🦆\u202e", "(((("):
         where = {"lang": ["en", text]}
-        answer = search(engine, query=text, highlight=True, facets=True, where=where)
+        answer = search(engine, query=text, highlight=True, where=where)
         assert answer["query"] == text and answer["hits"]
         assert search(engine, query=text, where={text: text})["hits"] == []
 
