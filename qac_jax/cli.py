@@ -534,7 +534,7 @@ def _show_grid(described: Any, cells: list[Any], options: argparse.Namespace) ->
 
 
 def _show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = True) -> None:
-    """Prints the plans of a recipe's stages, or that of a single stage, which has no --sizes."""
+    """Prints the plans of a recipe's stages, or that of a single stage, which has no totals."""
     from qac_jax.pipeline import costs
 
     totals = costs.totals(plans)
@@ -553,7 +553,7 @@ def _show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = Tru
                 print(f"  * on this machine: {progress.human_seconds(value)}")
             elif value is not None:
                 print(f"  * {name}: {_readable(value)}")
-    if lines := costs.shown(totals) if recipe else costs.shown(totals, ""):
+    if lines := costs.shown(totals) if recipe else []:
         print("\n" + "\n".join(lines))
     if absent := sum(len(one.get("missing", ())) for one in plans):
         print(f"\nit would not start: inputs that are not there: {absent} (marked with !)")

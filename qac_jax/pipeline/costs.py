@@ -1,4 +1,4 @@
-"""The cost of a recipe's stages, before anything runs: hours of devices and cores, bytes.
+"""The cost of a recipe's stages, before anything runs: FLOPs, hours of devices and of cores.
 
     qac plan pair_msmarco --sizes passages=8841823,queries=502939
     qac plan own_corpus --data_dir DATA --here
@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qac_jax import fields, hardware, processes, progress
-from qac_jax.errors import UserError, nearest
-from qac_jax.pipeline import inputs as inputs_lib
+from qac_jax.errors import UserError
 from qac_jax.pipeline.inputs import Plan, Plans
 
 
@@ -25,7 +24,6 @@ OWN = ""
 
 PASSAGE_TOKENS, QUERY_TOKENS = 80, 12
 PAIR_TOKENS = PASSAGE_TOKENS + QUERY_TOKENS + 4  # as a cross-encoder reads them
-WIDTH = 768  # of vectors that are still to be made
 # Of a model that is named, not trained before and not here: BERT-base.
 USUAL_PARAMETERS = 110e6
 # Shares of a device's peak. A decoder reads its weights for every token.
@@ -33,18 +31,17 @@ ENCODER_MFU, DECODER_MFU = 0.35, 0.05
 # Of training, in FLOPs of padded texts: what CoT-MAE was measured at on an H100 with dropout, with
 # padding and, at MS MARCO's lengths, without (docs/results/speed.md).
 TRAINING_MFU, PACKED_MFU = 0.259, 0.566
-_FLOAT = 4  # bytes
-# Items that one core does in a second, and the bytes that are written for each, as measured
-# (docs/results/data.md and search.md); index and evaluate are assumed.
+# Items that one core does in a second, as measured (docs/results/data.md and search.md); index and
+# evaluate are assumed.
 CORE = {
-    "prepare": (1_643, 480),
-    "tokenize": (3_000, 190),
-    "bm25": (450, 400),
-    "extract": (302, 300),
-    "search": (1_106, 24),
-    "bm25 search": (4_174, 24),
-    "index": (1_000, 0),
-    "evaluate": (500, 100),
+    "prepare": 1_643,
+    "tokenize": 3_000,
+    "bm25": 450,
+    "extract": 302,
+    "search": 1_106,
+    "bm25 search": 4_174,
+    "index": 1_000,
+    "evaluate": 500,
 }
 # The sizes of the indexes that searching was measured on.
 MEASURED_ROWS = {"search": 200_000, "bm25 search": 12_000}
@@ -58,65 +55,41 @@ def count_of(inputs: Plans, *names: str) -> int | None:
     return next((int(count) for count in counts if count), None)
 
 
-def on_cores(step: str, count: float | None, *, work: float = 1.0, each: float = 1.0) -> Plan:
-    """The cost of `count` items, nothing where it is not known; `work` and `each` are what one
-    takes and writes, by what the usual one does."""
-    if not count:
-        return {}
-    per_second, written = CORE[step]
-    return {"core_hours": count * work / per_second / 3600, "bytes": count * written * each}
+def on_cores(step: str, count: float | None, work: float = 1.0) -> Plan:
+    """The cost of `count` items, nothing where it is not known; `work`: of one, by the usual."""
+    return {"core_hours": count * work / CORE[step] / 3600} if count else {}
 
 
-def of_model(
-    inputs: Plans, field: str, tokens: float | None, bytes_written: float | None = None
-) -> Plan:
-    """The cost of the encoder in the input `field` reading these tokens."""
-    if not tokens:
-        return {}
-    flops = 2 * (_parameters(inputs, field) or USUAL_PARAMETERS) * tokens
-    return {"flops": flops, "bytes": bytes_written or 0.0, "hours": _hours(flops, ENCODER_MFU)}
+def of_model(inputs: Plans, field: str, tokens: float | None, written: float | None = None) -> Plan:
+    """The cost of the model in the input `field` reading these tokens.
 
-
-def of_generator(
-    inputs: Plans, field: str, read: float, written: float, bytes_written: float
-) -> Plan:
-    """The cost of the encoder-decoder in the input `field`, of whose parameters one half reads
-    tokens and the other writes them; nothing where the model is not known."""
-    parameters = _parameters(inputs, field)
-    if not parameters or not written:
-        return {}
-    reading, writing = parameters * read, parameters * written
-    writes = _hours(writing, DECODER_MFU)
-    hours = {name: reads + writes[name] for name, reads in _hours(reading, ENCODER_MFU).items()}
-    return {"flops": reading + writing, "bytes": bytes_written, "hours": hours}
-
-
-def _parameters(inputs: Plans, field: str) -> int | None:
-    """Those of the layers of a model that is here, or will be trained before."""
+    `written`: tokens that an encoder-decoder writes with one half of its parameters, while it reads
+    with the other; nothing where that model is not known.
+    """
     from qac_jax.hub import weights
 
     known = inputs.get(field, {})
     found = weights.count_of_layers(known["folder"]) if "folder" in known else None
-    return found or known.get("parameters_of_layers")
+    parameters = found or known.get("parameters_of_layers")
+    if not tokens or (written is not None and not parameters):
+        return {}
+    if written is None:
+        reading, writing = 2 * (parameters or USUAL_PARAMETERS) * tokens, 0.0
+    else:
+        reading, writing = parameters * tokens, parameters * written
+    hours = _hours(reading / ENCODER_MFU + writing / DECODER_MFU)
+    return {"flops": reading + writing, "hours": hours}
 
 
-def _hours(flops: float, mfu: float) -> dict[str, float]:
-    return {
-        name: flops / (device.peak_flops * mfu) / 3600 for name, device in hardware.DEVICES.items()
-    }
+def _hours(flops: float) -> dict[str, float]:
+    """Those that FLOPs at the peak take on every device."""
+    return {name: flops / device.peak_flops / 3600 for name, device in hardware.DEVICES.items()}
 
 
 def of_training(
-    objective: Any,
-    kind: Any,
-    *,
-    batch_size: int,
-    steps: int | None,
-    microbatch: int = 0,
-    ema: bool = False,
-    pack: bool = False,
+    objective: Any, kind: Any, batch_size: int, steps: int | None, *, ema: bool, pack: bool
 ) -> Plan:
-    """Steps, tokens, FLOPs, bytes of state and hours; None where unknown.
+    """Steps, tokens, FLOPs, bytes of state and hours, as far as they are known.
 
     `kind` has the shapes of the examples (None: not known). Tokens and FLOPs are those of full
     batches; without padding (`pack`) hours are those measured with texts as long as MS MARCO's.
@@ -128,23 +101,19 @@ def of_training(
     from qac_jax.training import step
     from qac_jax.training.metrics import padded_tokens
 
-    _, variables = step.plain(objective)
-    parameters = step.count_parameters(variables["params"])
-    paths = jax.tree_util.tree_leaves_with_path(variables["params"])
-    layers = sum(
-        leaf.size
-        for path, leaf in paths
-        if not weights.is_embedding(jax.tree_util.keystr(path, simple=True, separator="/"))
-    )
-    state = [x for n, part in variables.items() if n != "params" for x in jax.tree.leaves(part)]
+    params = step.plain(objective)[1]["params"]
+    parameters = step.count_parameters(params)
     plan: Plan = {
         "steps": steps,
         "batch_size": batch_size,
         "parameters": parameters,
-        "parameters_of_layers": layers,
-        # Parameters, gradients, two moments of the optimiser, the EMA, the objective's own state.
-        "state_bytes": parameters * _FLOAT * (5 if ema else 4)
-        + sum(x.size * x.dtype.itemsize for x in state),
+        "parameters_of_layers": sum(
+            leaf.size
+            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+            if not weights.is_embedding(jax.tree_util.keystr(path, simple=True, separator="/"))
+        ),
+        # In float32: parameters, gradients, two moments of the optimiser, the EMA.
+        "state_bytes": 4 * parameters * (5 if ema else 4),
     }
     if kind is None:
         return plan
@@ -152,23 +121,21 @@ def of_training(
     shapes = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays}
     plan["tokens_per_step"] = padded_tokens(shapes)
     plan["step_flops"] = step.model_flops(objective.bind(Context()), shapes)
-    if steps is None:
-        return plan
-    plan["tokens"], plan["flops"] = plan["tokens_per_step"] * steps, plan["step_flops"] * steps
-    plan["mfu"] = PACKED_MFU if pack and objective.packs else TRAINING_MFU
-    if microbatch and not objective.splittable:  # encodes its chunks twice
-        plan["mfu"] *= 3 / 4
-    return {**plan, "hours": _hours(plan["flops"], plan["mfu"])}
+    if steps is not None:
+        plan["tokens"], plan["flops"] = plan["tokens_per_step"] * steps, plan["step_flops"] * steps
+        plan["mfu"] = PACKED_MFU if pack and objective.packs else TRAINING_MFU
+        plan["hours"] = _hours(plan["flops"] / plan["mfu"])
+    return plan
 
 
-def searching(inputs: Plans, field: str, queries: float | None, k: int) -> Plan:
+def searching(inputs: Plans, field: str, queries: float | None) -> Plan:
     """The cost of searching the index in the input `field`. The rows that ScaNN looks at are a
     share of the index, so its time grows with it; BM25's does with the lists of the query's words.
     """
     known = inputs.get(field, {})
     step = "bm25 search" if "k1" in known else "search"
-    rows = known.get("count") or MEASURED_ROWS["search"]
-    return on_cores(step, queries, work=max(1.0, rows / MEASURED_ROWS[step]), each=k)
+    rows = known.get("count") or 0
+    return on_cores(step, queries, max(1.0, rows / MEASURED_ROWS[step]))
 
 
 def sizes_of(text: str) -> dict[str, int]:
@@ -182,34 +149,14 @@ def sizes_of(text: str) -> dict[str, int]:
         ) from error
 
 
-def sized(
-    stage: Any, name: str, inputs: Plans, sizes: Mapping[str, int]
-) -> dict[str, Mapping[str, Any]]:
-    """The plans of a stage's inputs, with the sizes given for it and for files that it reads."""
-    own = {OWN: sizes[name]} if name in sizes else {}
-    read = {field: sizes[field] for field in inputs_lib.set_inputs(stage) if field in sizes}
-    return {**{field: {"count": size} for field, size in {**own, **read}.items()}, **inputs}
-
-
-def check_sizes(sizes: Mapping[str, int], stages: Mapping[str, Any]) -> None:
-    """Raises for the size of something that the recipe does not have."""
-    known = {*stages, *(name for stage in stages.values() for name in inputs_lib.set_inputs(stage))}
-    for name in sizes.keys() - known:
-        raise UserError(
-            f"sizes: {name!r} is neither a stage of the recipe nor an input of one; "
-            f"{nearest(name, known)}"
-        )
-
-
 def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Hours of all trainings and applied models on one device of each kind, hours of cores, bytes
-    written, seconds on this machine; `without_hours`: the stages whose size is not known."""
+    """Hours of all trainings and applied models on one device of each kind, hours of cores,
+    seconds on this machine; `without_hours`: the stages whose size is not known."""
     found = [one["plan"] for one in plans]
     hours = [plan["hours"] for plan in found if "hours" in plan]
-    sums = ("core_hours", "bytes", "seconds_here")
     return {
         "hours": {name: sum(each[name] for each in hours) for name in hours[0]} if hours else {},
-        **{name: sum(plan.get(name) or 0.0 for plan in found) for name in sums},
+        **{n: sum(plan.get(n, 0.0) for plan in found) for n in ("core_hours", "seconds_here")},
         "without_hours": [
             one["stage"]
             for one in plans
@@ -219,8 +166,8 @@ def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[str]:
-    """The totals as lines of text; `remedy`: how sizes that are not known may be given."""
+def shown(found: Mapping[str, Any]) -> list[str]:
+    """The totals as lines of text."""
     lines = []
     if hours := found["hours"]:
         lines.append("hours of trainings and applied models on one device, in half precision:")
@@ -228,13 +175,10 @@ def shown(found: Mapping[str, Any], remedy: str = " (--sizes NAME=N)") -> list[s
         lines.append("  " + ", ".join(f"{name} {n}" for name, n in few.items()))
     if found["core_hours"]:
         lines.append(f"hours of one core for all else: {found['core_hours']:,.1f}")
-    if found["bytes"]:
-        lines.append(f"written: {found['bytes'] / 1e9:,.1f} GB")
     if found["seconds_here"]:
         lines.append(f"on this machine: {progress.human_seconds(found['seconds_here'])}")
-    if found["without_hours"]:
-        names = ", ".join(found["without_hours"])
-        lines.append(f"not counted, since the size is not known{remedy}: {names}")
+    if names := ", ".join(found["without_hours"]):
+        lines.append(f"not counted, since the size is not known (--sizes NAME=N): {names}")
     return lines
 
 

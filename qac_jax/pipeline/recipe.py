@@ -200,7 +200,12 @@ def plan(
     """
     plans: dict[str, Plan] = {}
     stages, sizes, each = ordered(recipe), sizes or {}, {}
-    costs.check_sizes(sizes, stages)
+    known = {*stages, *(name for stage in stages.values() for name in inputs.set_inputs(stage))}
+    for name in sizes.keys() - known:
+        raise UserError(
+            f"sizes: {name!r} is neither a stage of the recipe nor an input of one; "
+            f"{nearest(name, known)}"
+        )
     if here:
         found = {name: stage.survey(recipe.data_dir) for name, stage in stages.items()}
         surveyed = {name: of for name, of in found.items() if of is not None}
@@ -208,11 +213,13 @@ def plan(
         each = {name: seconds for name, (_, seconds) in surveyed.items()}
     for name, stage in stages.items():
         references = inputs.references(stage)
-        plans_before = {field: plans[target]["plan"] for field, target in references.items()}
-        sized = costs.sized(stage, name, plans_before, sizes)
         models = readiness.local_models(stage, recipe.data_dir)
-        sized |= {field: {"folder": place} for field, place in models.items()}
-        of_stage = plan_of(stage, sized)
+        given = {field: sizes[field] for field in inputs.set_inputs(stage) if field in sizes}
+        given |= {costs.OWN: sizes[name]} if name in sizes else {}
+        before: dict[str, Any] = {field: {"count": size} for field, size in given.items()}
+        before |= {field: plans[target]["plan"] for field, target in references.items()}
+        before |= {field: {"folder": place} for field, place in models.items()}
+        of_stage = plan_of(stage, before)
         plans[name] = {"stage": name, "inputs": references, "models": models, **of_stage}
         if name in sizes:
             plans[name]["plan"]["count"] = sizes[name]

@@ -18,7 +18,6 @@ from qac_jax.recipes.finetuning import (
     judged,
     searched,
 )
-from qac_jax.recipes.frontier import LARGE
 from qac_jax.stages.analyse import Similarities
 from qac_jax.stages.evaluate import Evaluate
 from qac_jax.stages.index import Bm25
@@ -38,6 +37,13 @@ NQ_TRAIN, NQ_TEST = "data:biencoder-nq-train.json", "data:nq-test.qa.csv"
 MARCO_JUDGED = {"qrels": MARCO_TEST["qrels"], "protocol": "msmarco"}
 ADAM = "optimizers.Optimizer.name"
 WARMUP = "optimizers.Optimizer.warmup_ratio"
+# The teacher's shape, a BERT-large.
+LARGE = {
+    "bert.BertConfig.hidden_size": 1024,
+    "bert.BertConfig.num_layers": 24,
+    "bert.BertConfig.num_heads": 16,
+    "bert.BertConfig.intermediate_size": 4096,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,10 +44,8 @@ _FAISS_FILE = "index.faiss"
 # What GNU's OpenMP reads when it is loaded: rounds of waiting before a thread sleeps.
 _SPINNING = {"GOMP_SPINCOUNT": "1000"}
 
-# The factors of memory are measured (docs/results/search.md). Bytes of a dimension in the vectors
-# that candidates are rescored with; copies, while a part is built, of its vectors in float32 (ours
-# and the library's) and of the sample that centres are learned on.
-_STORED = {"float32": 4, "bfloat16": 2, "int8": 1}
+# The factors of memory are measured (docs/results/search.md): copies, while a part is built, of its
+# vectors in float32 (ours and the library's) and of the sample that centres are learned on.
 _COPIES = {SCANN: 3.4, FAISS: 2.4}
 _SAMPLE, _SAMPLE_COPIES = 100_000, 5.0
 _PROCESS = 0.5e9
@@ -395,11 +393,6 @@ def part_rows(total: int, most: int = 0) -> list[tuple[int, int]]:
 def build_bytes(rows: int, width: int, method: str = SCANN) -> float:
     copied = _COPIES[method] * rows + _SAMPLE_COPIES * min(rows, _SAMPLE)
     return _PROCESS + 4 * width * copied
-
-
-def stored_bytes(rows: int, width: int, reordering: str = "float32") -> float:
-    """Bytes of the index on the disk: vectors, and half a byte for two dimensions."""
-    return rows * (_STORED[reordering] * width + width / 4)
 
 
 def refuse_too_large(rows: int, width: int, method: str = SCANN) -> None:

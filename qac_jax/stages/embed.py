@@ -80,10 +80,8 @@ class Embed(Stage):
 
     def plan(self, inputs: Plans) -> Plan:
         count = costs.count_of(inputs, "passages", "queries") or 0
-        width = inputs.get("encoder", {}).get("dimension") or costs.WIDTH
         tokens = count * (costs.QUERY_TOKENS if self._side() == "query" else costs.PASSAGE_TOKENS)
-        size = count * width * np.dtype(self.dtype).itemsize
-        return {"count": count or None, **costs.of_model(inputs, "encoder", tokens, size)}
+        return {"count": count or None, **costs.of_model(inputs, "encoder", tokens)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.inference.encoder import Encoder, memory

@@ -79,8 +79,7 @@ class Generate(Stage):
         asked = len(self._prompts())
         written = (count or 0) * self.decoding.samples * asked
         read = (count or 0) * asked * costs.PASSAGE_TOKENS
-        tokens = written * costs.QUERY_TOKENS
-        cost = costs.of_generator(inputs, "generator", read, tokens, written * 80.0)
+        cost = costs.of_model(inputs, "generator", read, written * costs.QUERY_TOKENS)
         return {"count": count, "texts": written or None, **cost}
 
     def check(self) -> None:

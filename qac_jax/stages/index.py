@@ -72,17 +72,10 @@ class Index(Stage):
         from qac_jax.retrieval import approximate
 
         count = costs.count_of(inputs, "vectors")
-        width = inputs.get("vectors", {}).get("dimension", costs.WIDTH)
-        method = self._method(count or 0)
-        if not count or method == "exact":  # which links vectors' files
-            return {"count": count, **({"core_hours": 0.0, "bytes": 0.0} if count else {})}
-        return {
-            "count": count,
-            "dimension": width,
-            "parts": len(approximate.part_rows(count, self.part_rows)),
-            **costs.on_cores("index", count, work=width / costs.WIDTH),
-            "bytes": approximate.stored_bytes(count, width, self.reordering),
-        }
+        if not count or self._method(count) == "exact":  # which links vectors' files
+            return {"count": count, **({"core_hours": 0.0} if count else {})}
+        parts = len(approximate.part_rows(count, self.part_rows))
+        return {"count": count, "parts": parts, **costs.on_cores("index", count)}
 
     def check(self) -> None:
         super().check()

@@ -66,11 +66,8 @@ class Mine(Stage):
 
     def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "contexts")
-        found = [
-            costs.searching(inputs, _INPUTS[system], queries, self.mining.depth)
-            for system in self._systems()
-        ]
-        return {name: sum(cost[name] for cost in found) for name in (found[0] if found else ())}
+        found = [costs.searching(inputs, _INPUTS[name], queries) for name in self._systems()]
+        return {"core_hours": sum(cost["core_hours"] for cost in found)} if all(found) else {}
 
     def check(self) -> None:
         super().check()

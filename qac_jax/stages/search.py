@@ -63,10 +63,10 @@ class Search(Stage):
         queries = costs.count_of(inputs, "queries", "candidates")
         plan: Plan = {"count": queries}
         if self.index:
-            plan |= costs.searching(inputs, "index", queries, self.k)
+            plan |= costs.searching(inputs, "index", queries)
         if self.reranker:
             tokens = queries and queries * self._depth() * costs.PAIR_TOKENS
-            plan |= costs.of_model(inputs, "reranker", tokens, plan.get("bytes"))
+            plan |= costs.of_model(inputs, "reranker", tokens)
         return plan
 
     def check(self) -> None:

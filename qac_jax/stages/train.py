@@ -186,7 +186,6 @@ class Train(Stage):
             examples,
             batch_size=schedule.batch_size,
             steps=schedule.total_steps(count) if count or not schedule.epochs else None,
-            microbatch=schedule.microbatch,
             ema=bool(schedule.ema),
             pack=self.devices.pack,
         )

@@ -40,17 +40,6 @@ ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
         (*MARCO, *short("general"), "blocks/prepare.Cutting.max_tokens=62"),
         ["metrics", "dl20"],
     ),
-    "frontier": (
-        [],
-        (
-            *QAC,
-            *MARCO,
-            *short("contrastive", "teacher", "retriever_3"),
-            "teacher/train.Reading.settings={'n_passages': 2}",
-            "retriever_3/train.Reading.settings={'n_passages': 2, 'teacher': True}",
-        ),
-        ["metrics", "dl19", "dl20"],
-    ),
     "msmarco_doct5query": ([], ("SAMPLES=2",), ["metrics", "dl20"]),
     "pair_nq": ([], (*PAIR, *GROUPS), ["metrics", "figure_4"]),
     "pair_msmarco": ([], PAIR, ["metrics"]),
