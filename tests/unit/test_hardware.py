@@ -74,13 +74,10 @@ def test_importing_the_package_sets_both_before_jax_starts() -> None:
 
 def test_devices_are_known_by_what_jax_calls_them() -> None:
     for kind, name in (
-        ("NVIDIA H200", "H200"),
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA A100-SXM4-40GB", "A100-40"),
-        ("Tesla V100-SXM2-32GB", "V100-32"),
         ("TPU v4", "TPUv4"),
         ("TPU v5 lite", "TPUv5e"),
-        ("TPU v6 lite", "TPUv6e"),
     ):
         assert hardware.find(kind) is hardware.DEVICES[name]
     assert hardware.find("NVIDIA GeForce RTX 4090") is None

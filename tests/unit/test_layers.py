@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from qac_jax.errors import UserError
 from qac_jax.models import layers
@@ -69,24 +68,7 @@ def test_dropout_has_no_pattern_over_keys() -> None:
     assert np.abs(runs - 0.5).max() < 5 * 0.5 / 64
 
 
-def test_gelu_is_the_exact_one() -> None:
-    x = np.linspace(-12, 12, 20001)
-    exact = x * norm.cdf(x)
-    slope = norm.cdf(x) + x * norm.pdf(x)
-    with jax.enable_x64(True):
-        np.testing.assert_allclose(layers.gelu(jnp.asarray(x)), exact, atol=1e-14)
-    single = jnp.asarray(x, jnp.float32)
-    np.testing.assert_allclose(layers.gelu(single), exact, atol=1e-6)
-    np.testing.assert_allclose(jax.vmap(jax.grad(layers.gelu))(single), slope, atol=2e-6)
-
-
 CONFIG = BertConfig(500, 96, 2, 4, 160, 40, pooler=True, mlm_head=True)
-
-
-def _assert_normal(value: np.ndarray, deviation: float, name: str) -> None:
-    count = value.size
-    assert abs(value.std() / deviation - 1) < 5 / np.sqrt(2 * count), name
-    assert abs(value.mean()) < 5 * deviation / np.sqrt(count), name
 
 
 def _assert_initial(params, residual: float) -> None:
@@ -98,23 +80,20 @@ def _assert_initial(params, residual: float) -> None:
             assert (value == 1).all(), name
         elif name.endswith("bias"):
             assert (value == 0).all(), name
-        elif name.endswith(("output/kernel", "down/kernel")):
-            _assert_normal(value, residual, name)
         else:
-            _assert_normal(value, 0.02, name)
+            deviation = residual if name.endswith(("output/kernel", "down/kernel")) else 0.02
+            assert abs(value.std() / deviation - 1) < 5 / np.sqrt(2 * value.size), name
+            assert abs(value.mean()) < 5 * deviation / np.sqrt(value.size), name
 
 
-@pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_initial_values(scan: bool) -> None:
+def test_initial_values() -> None:
     """N(0, 0.02), zero biases, unit norms; the causal decoder's residual projections smaller."""
-    runtime = Runtime(scan=scan)
+    runtime = Runtime(scan=True)
     ids = jnp.ones((1, 4), jnp.int32)
     params = Bert(CONFIG, runtime).init(jax.random.key(0), ids)["params"]
     _assert_initial(params, 0.02)
-    kernels = params["layers"] if scan else params["layers"]["0"]
-    up = nn.meta.unbox(kernels)["mlp"]["up"]["kernel"]
-    if scan:
-        assert up.shape[0] == 2 and not np.allclose(up[0], up[1])
+    up = nn.meta.unbox(params["layers"])["mlp"]["up"]["kernel"]
+    assert up.shape[0] == 2 and not np.allclose(up[0], up[1])
     decoder = CausalDecoder(CONFIG, runtime, num_layers=2)
     rest = jnp.ones((1, 4, 96))
     head = decoder.init(jax.random.key(0), rest[:, 0], rest)["params"]
@@ -122,15 +101,7 @@ def test_initial_values(scan: bool) -> None:
 
 
 def test_config_errors() -> None:
-    for change, message in (
-        ({"num_heads": 7}, "hidden_size=96 cannot be cut into num_heads=7"),
-        ({"hidden_dropout": 1.0}, "hidden_dropout=1.0 is not in"),
-    ):
-        with pytest.raises(UserError, match=message):
-            dataclasses.replace(CONFIG, **change)
-    bert, ids = Bert(CONFIG), jnp.ones((1, 41), jnp.int32)
-    variables = bert.init(jax.random.key(0), ids[:, :4])
+    with pytest.raises(UserError, match="hidden_size=96 cannot be cut into num_heads=7"):
+        dataclasses.replace(CONFIG, num_heads=7)
     with pytest.raises(UserError, match="41 tokens do not fit this model, which has 40"):
-        bert.apply(variables, ids)
-    with pytest.raises(UserError, match="hidden state 3 does not exist"):
-        bert.apply(variables, ids[:, :4], hidden_states=(3,))
+        Bert(CONFIG).init(jax.random.key(0), jnp.ones((1, 41), jnp.int32))

@@ -25,43 +25,39 @@ def fresh():
     named._data.cache_clear()
 
 
-def _whole(format: str, name: str, count: int, **options: Any) -> list[documents.Document]:
-    parts = documents.shards(format, name, count, options)
-    assert len(parts) <= count
-    return [d for part in parts for d in documents.read_shard(part)]
-
-
-def test_a_missing_library_names_the_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match="needs datasets.*`pip install datasets`"):
-        list(documents.read("hf", "some/name"))
-
-
 class Table(list[dict[str, Any]]):
     def select(self, numbers: range) -> list[dict[str, Any]]:
         return [self[number] for number in numbers]
 
 
-def test_hugging_face(monkeypatch):
-    rows = [{"id": i, "title": f"T{i}", "text": f"text {i}", "tags": ["x"]} for i in range(250)]
-    calls: list[tuple[Any, ...]] = []
+@pytest.fixture
+def calls(monkeypatch) -> list[Any]:
+    """How `datasets` was called, which has one data set."""
+    rows = [{"id": f"d{i}", "title": f"T{i}", "text": f"text {i}", "tags": ["x"]} for i in range(9)]
+    seen: list[Any] = []
 
-    def load_dataset(path: str, config: str | None, split: str) -> Table:
-        calls.append((path, config, split))
+    def load_dataset(*names: Any, **options: Any) -> Table:
+        seen.append((*names, options))
         return Table(rows)
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    return seen
+
+
+def test_hugging_face(monkeypatch, calls):
     whole = list(documents.read("hf", "org/name:config", split="test"))
-    assert calls == [("org/name", "config", "test")]
-    assert [d.id for d in whole] == [str(i) for i in range(250)]
+    assert calls == [("org/name", "config", {"split": "test"})]
+    assert [d.id for d in whole] == [f"d{i}" for i in range(9)]
     assert whole[3].title == "T3" and whole[3].sections == (Section("", "text 3"),)
-    assert _whole("hf", "org/name:config", 7, split="test") == whole
+    parts = documents.shards("hf", "org/name:config", 4, {"split": "test"})
+    assert [d for part in parts for d in documents.read_shard(part)] == whole and len(parts) == 4
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    named._data.cache_clear()
+    with pytest.raises(UserError, match="needs datasets.*`pip install datasets`"):
+        list(documents.read("hf", "some/name"))
 
 
-def test_a_name_says_its_format(monkeypatch, tmp_path):
-    rows = [{"id": f"d{i}", "title": f"Mill {i}", "text": f"By sea {i}."} for i in range(3)]
-    library = SimpleNamespace(load_dataset=lambda *_, **__: Table(rows))
-    monkeypatch.setitem(sys.modules, "datasets", library)
+def test_a_name_says_its_format(calls, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     name = "hf:org/mills"
     assert DOCUMENTS.named(name) == ("hf", "org/mills")
@@ -71,11 +67,11 @@ def test_a_name_says_its_format(monkeypatch, tmp_path):
     assert DOCUMENTS.named("hf:x") is None
     assert cli.main(["prepare", "--documents", name, "--cut", "none", "--out", "p"]) == 0
     made = artifacts.load("p")
-    assert (made.count, made.inputs["documents"]) == (3, name)
-    assert [r["_id"] for r in read_passages(name)] == ["d0", "d1", "d2"]
+    assert (made.count, made.inputs["documents"]) == (9, name)
+    assert [r["_id"] for r in read_passages(name)] == [f"d{i}" for i in range(9)]
 
 
-def test_the_commit_of_a_data_set_is_part_of_what_is_made(monkeypatch, tmp_path):
+def test_the_commit_of_a_data_set_is_part_of_what_is_made(calls, monkeypatch, tmp_path):
     toy_hub.pin(monkeypatch, tmp_path)
     refs = tmp_path / "datasets--org--name" / "refs"
     refs.mkdir(parents=True)
@@ -83,13 +79,6 @@ def test_the_commit_of_a_data_set_is_part_of_what_is_made(monkeypatch, tmp_path)
     assert inputs.identity("hf:org/name:part") == f"hf:org/name:part@{'a' * 40}"
     assert inputs.identity("hf:org/other") == "hf:org/other"
     assert inputs.identity(f"hf:org/name@{'b' * 40}") == f"hf:org/name@{'b' * 40}"
-    seen: list[Any] = []
-
-    def load_dataset(*_: Any, **options: Any) -> Table:
-        seen.append(options)
-        return Table()
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     list(documents.read(*documents.source("jsonl", "hf:org/name:part@v2")))
-    assert seen[0]["revision"] == "v2"
+    assert calls[0][-1]["revision"] == "v2"
     names.forget()

@@ -20,12 +20,3 @@ def test_a_terminal_sees_one_line_that_is_rewritten(monkeypatch):
     shown = stream.getvalue()
     assert shown.count("\n") == 1 and shown.count("\r") == 5
     assert "ETA" in shown and "4/4 texts (100%)" in shown and "loss 0.5" in shown
-
-
-def test_a_log_sees_a_line_a_minute_and_the_end():
-    stream = io.StringIO()
-    with progress.Bar("embed", total=1000, stream=stream) as bar:
-        for _ in range(1000):
-            bar.advance()
-    assert stream.getvalue().count("\n") == 1
-    assert "1,000/1,000" in stream.getvalue()

@@ -13,7 +13,7 @@ from qac_jax.formats import files, judgements, training
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Passage
 from qac_jax.formats.identities import IdSet
-from qac_jax.formats.judgements import Judgement, read_judgements
+from qac_jax.formats.judgements import read_judgements
 from qac_jax.formats.queries import read_queries, shares, with_score
 from qac_jax.formats.training import (
     Negatives,
@@ -81,23 +81,9 @@ def test_entity_questions(tmp_path):
     found = list(read_queries(tmp_path))
     assert [q.id for q in found] == ["P17-0", "P17-1", "P36-0", "P36-1"]
     assert found[2].meta == {"relation": "P36"}
-    path = _write(tmp_path / "P1.test.json", '[\n{"question": "x"\n')
-    with pytest.raises(DataError, match="invalid JSON in entry 0"):
-        list(read_queries(path))
     path = _write(tmp_path / "P1.test.json", '[{"question": "x"}, {"answers": []}]')
     with pytest.raises(DataError, match="entry 1: no question"):
         list(read_queries(path))
-
-
-def test_orcas(tmp_path):
-    rows = ["1\tcats\tD1\thttp://x", "1\tcats\tD2\thttps://y", "2\tdogs\tD1\thttp://x"]
-    path = _write(tmp_path / "orcas.tsv", "\n".join(rows) + "\n")
-    assert _told(path) == [("1", "cats", ()), ("2", "dogs", ())]
-    assert list(read_judgements(path)) == [
-        Judgement("1", "D1"),
-        Judgement("1", "D2"),
-        Judgement("2", "D1"),
-    ]
 
 
 def test_trec_topics(tmp_path):
@@ -123,35 +109,26 @@ What is it?
 
 def test_bad_queries_name_file_and_line(tmp_path):
     for name, text, line, said in (
-        ("q.tsv", "1\tone\n\tno id\n", 2, "the id is missing"),
         ("q.tsv", "1\tone\n1\ttwo\n", 2, "query '1' was there before"),
         ("q.tsv", "1\tone\n2\tb\tc\n", 2, "3 columns; expected 2"),
-        ("q.tsv", "1\tone\n2\t\udcff\n", 2, "not UTF-8: byte 0xff"),
-        ("q.jsonl", '{"_id": "1", "text": "a"}\n{"text": "b"}\n', 2, "no id"),
         ("q.jsonl", '{"_id": "1", "text": "a"}\n{]\n', 2, "invalid JSON"),
         ("q.xml", "\n<top><num>1<title>x</top>\n<top><num>1<title>y</top>", None, "there before"),
-        ("q.tsv", "a\tb\tc\td\te\n", 1, "unknown format: 5 columns"),
     ):
-        path = tmp_path / name
-        path.write_bytes(text.encode(errors="surrogateescape"))
-        with pytest.raises(DataError) as error:
+        path = _write(tmp_path / name, text)
+        with pytest.raises(DataError, match=said) as error:
             list(read_queries(path))
-        assert said in str(error.value)
         assert (error.value.file, error.value.line) == (str(path), line)
-        if "unknown" not in said:
-            bad = BadLines(1)
-            assert len(list(read_queries(path, bad=bad))) == 1
-            assert [item.line for item in bad.items] == [line]
+        bad = BadLines(1)
+        assert len(list(read_queries(path, bad=bad))) == 1
+        assert [item.line for item in bad.items] == [line]
 
 
 def test_a_score_is_told_as_a_share_of_the_best_other_passages() -> None:
     told = shares([5.0, 20.0, 8.0])
     assert told.tolist() == [0.25, 2.5, 0.4]
     assert [with_score("why", share) for share in told] == ["25 why", "250 why", "40 why"]
-    assert shares([7.0, 7.0]).tolist() == [1.0, 1.0] and shares([3.0]).tolist() == [1.0]
-    assert shares([-1.0, 4.0, 2.0]).tolist() == [-0.25, 2.0, 0.5]
-    assert shares([]).size == 0
-    with pytest.raises(UserError, match=r"best other one's, which is -2 here; expected .* above 0"):
+    assert shares([3.0]).tolist() == [1.0] and shares([]).size == 0
+    with pytest.raises(UserError, match="expected .* above 0"):
         shares([9.0, -2.0])
 
 
@@ -165,21 +142,17 @@ def test_judgements_of_three_and_four_columns(tmp_path):
         assert found == {"1": {"a": 1, "b": 2}, "2": {"a": 0}}
 
 
-@pytest.mark.parametrize("kind", [frozenset, IdSet])
-def test_bad_judgements_name_file_and_line(tmp_path, kind):
-    known: dict[str, Any] = {"queries": kind(["1"]), "passages": kind(["a", "b"])}
+def test_bad_judgements_name_file_and_line(tmp_path):
+    known: dict[str, Any] = {"queries": IdSet(["1"]), "passages": IdSet(["a", "b"])}
     for line, said in (
         ("9 0 a 1", "query '9' has no text"),
         ("1 0 z 1", "passage 'z' is not in the corpus"),
         ("1 0 a 2", "judged for query '1' before"),
         ("1 0 b high", "the grade 'high' is not a whole number"),
-        ("1 0 b 99999999999999999999", "is not within ±1,000,000"),
-        ("1 0 b 1 5", "5 columns; expected 2"),
     ):
         path = _write(tmp_path / "qrels.txt", f"1 0 a 1\n{line}\n")
-        with pytest.raises(DataError) as error:
+        with pytest.raises(DataError, match=said) as error:
             list(read_judgements(path, **known))
-        assert said in error.value.message
         assert (error.value.file, error.value.line) == (str(path), 2)
         bad = BadLines(1)
         assert len(list(read_judgements(path, bad=bad, **known))) == 1
@@ -194,9 +167,7 @@ def test_triples_are_grouped_shuffled_and_cut(tmp_path):
     assert sorted(first.negatives) == sorted(f"n{i}" for i in range(60))
     assert list(first.negatives) != [f"n{i}" for i in range(60)]
     assert second == Negatives("6", ("q", "r"), ("x",))
-    cut = next(read_triples(path, keep=7))
-    assert cut.negatives == first.negatives[:7]
-    assert next(read_triples(path, seed=1)).negatives != first.negatives
+    assert next(read_triples(path, keep=7)).negatives == first.negatives[:7]
     # The order of one query does not depend on what stands before it.
     _write(path, "4\tp\tn\n" + path.read_text())
     assert list(read_triples(path))[1] == first
@@ -252,9 +223,8 @@ def test_tevatron_training_lines(tmp_path):
 def test_rocketqa_training_lines(tmp_path):
     dual = "q\t-\tpos\tT\tneg\t0\nq\t\tpos\t\tneg2\t0\nq2\t\tp\t\tn\t0\n"
     first, second = read_training_lines(_write(tmp_path / "dual.tsv", dual), "rocketqa")
-    assert first.positives == (Passage("", "", "pos"),)
+    assert first.positives == (Passage("", "", "pos"),) and second.query == "q2"
     assert first.negatives == (Passage("", "T", "neg"), Passage("", "", "neg2"))
-    assert second.query == "q2"
     cross = "q\tT\tgood\t1\nq\t\tbad\t0\nq\t\tbad\t7\nq\tx\n"
     bad = BadLines(2)
     (found,) = read_training_lines(_write(tmp_path / "cross.tsv", cross), "rocketqa", bad=bad)
@@ -263,8 +233,6 @@ def test_rocketqa_training_lines(tmp_path):
         (Passage("", "", "bad"),),
     )
     assert [i.line for i in bad.items] == [3, 4]
-    with pytest.raises(UserError, match="did you mean 'rocketqa'"):
-        list(read_training_lines(tmp_path / "cross.tsv", "rocketq"))
 
 
 # DPR's training files: a JSON array of gigabytes, read object by object.
@@ -282,15 +250,12 @@ def record(question: str, *numbers: list[int]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("chunk", "indent"), [(7, 4), (64, None), (1 << 20, 4)])
-def test_the_layout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
-) -> None:
-    monkeypatch.setattr(files, "_CHUNK", chunk)
+def test_the_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_CHUNK", 7)
     path = tmp_path / "biencoder-nq-train.json"
     content = [record("who is [it]?", [1, 2], [3], [4]), record("where?", [], [], [5])]
     content.append(record("when \u00e9?", [6], [], []))
-    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False))
+    path.write_text(json.dumps(content, indent=4, ensure_ascii=False))
     first, second, third = read_training_lines(path, "dpr")
     assert (first.query_id, first.query) == ("0", "who is [it]?")
     assert [p.id for p in first.positives] == ["1", "2"]
@@ -309,8 +274,6 @@ def test_damage(tmp_path: Path) -> None:
         ('{"question": "a"}', "not a JSON array"),
         ('[{"question": "a"}', "has no end"),
         ('[{"question": a}]', "invalid JSON"),
-        ("[1]", "a JSON int, not an object"),
-        ('[{"question": 1.5, "positive_ctxs": []}]', "'question' is a float"),
         ('[{"question": "a", "positive_ctxs": 3}]', "not a list of passages"),
     ):
         path.write_text(text)

@@ -1,5 +1,6 @@
-"""Questions of a folder, of a split corpus, of docstrings; what leaks is refused."""
+"""Questions of a folder, of a split corpus, of docstrings, of names; what leaks is refused."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterable
@@ -9,15 +10,16 @@ from typing import Any
 import pytest
 import toy_retrieval as toy
 
+import qac_jax
 from qac_jax import artifacts
-from qac_jax.errors import UserError
+from qac_jax.errors import DataError, UserError
 from qac_jax.formats import judgements, queries, records
 from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline.stage import execute
 from qac_jax.queries import splitting
 from qac_jax.queries.splitting import PARTS, Splitting
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.questions import Collect, Leaks, Split
+from qac_jax.stages.questions import Collect, Judge, Leaks, Split
 
 
 PASSAGES = 60
@@ -31,25 +33,32 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execute(
         Prepare.make(format="beir", documents=str(root / "data"), cut="none"), root / "passages"
     )
-    with artifacts.create(root / "contexts", kind="contexts") as writer:
-        found = (
-            {
-                "_id": f"p{i}",
-                "contexts": [{"text": f"{n} of p{i}", "origin": "g", "score": 0} for n in range(2)],
-            }
-            for i in range(PASSAGES)
-        )
-        records.write_records(writer, found, "contexts")
+    texts = {f"p{i}": [f"{n} of p{i}" for n in range(2)] for i in range(PASSAGES)}
+    written_contexts(root / "contexts", texts)
     return root
 
 
-def folder(made: Path, tmp_path: Path, *splits: str, asked: bool = True) -> Path:
+def written_contexts(folder: Path, texts: dict[str, list[str]]) -> str:
+    found: Iterable[dict[str, Any]] = (
+        {"_id": p, "contexts": [{"text": t, "origin": "g", "score": 0.0} for t in of]}
+        for p, of in texts.items()
+    )
+    with artifacts.create(folder, kind="contexts", stage="generate") as writer:
+        records.write_records(writer, found, "contexts")
+    return str(folder)
+
+
+def written_passages(folder: Path, found: Iterable[dict[str, Any]]) -> str:
+    with artifacts.create(folder, kind="passages") as writer:
+        records.write_records(writer, found)
+    return str(folder)
+
+
+def folder(made: Path, tmp_path: Path, *splits: str) -> Path:
     """The collection with its test judgements as these splits."""
     data = tmp_path / "data"
-    (data / "qrels").mkdir(parents=True)
-    shutil.copy(made / "data" / "corpus.jsonl", data)
-    if asked:
-        shutil.copy(made / "data" / "queries.jsonl", data)
+    shutil.copytree(made / "data", data)
+    (data / "qrels" / "test.tsv").unlink()
     for split in splits:
         shutil.copy(made / "data" / "qrels" / "test.tsv", data / "qrels" / f"{split}.tsv")
     return data
@@ -75,12 +84,10 @@ def test_what_is_missing_is_said(made: Path, tmp_path: Path) -> None:
         collect(made, data, contexts=False)
     with pytest.raises(UserError, match="--test_contexts need --validation_contexts"):
         collect(made, data)
-    with pytest.raises(UserError, match="too few to keep some aside"):
-        splitting.split(documents_of(1, 2), SMALL)
 
 
 def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
-    data = folder(made, tmp_path, "train", "test")
+    data = folder(made, tmp_path, "test", "train")
     file = data / "qrels" / "train.tsv"
     file.write_text(file.read_text() + "nobody\tp1\t1\nq0\tnowhere\t1\n")
     found = collect(made, data, contexts=False)
@@ -99,7 +106,6 @@ def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("splits", "parts"),
     [
-        (("train", "test", "dev"), ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv and g")),
         (("dev",), ("qrels/dev.tsv", "g", "g")),
         (("train",), ("33% of qrels/train.tsv", "g", "the rest of qrels/train.tsv and g")),
     ],
@@ -108,16 +114,6 @@ def test_judged_questions_are_kept_for_test_and_validation(
     splits: Any, parts: Any, made: Path, tmp_path: Path
 ) -> None:
     data = folder(made, tmp_path, *splits)
-    if "dev" in splits and "test" in splits:  # other texts, or they would be removed
-        lines = (data / "queries.jsonl").read_text().splitlines()
-        copies = [json.loads(line) for line in lines]
-        more = [
-            {"_id": f"{s}{q['_id']}", "text": f"{q['text']} {s}"} for q in copies for s in splits
-        ]
-        (data / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in more))
-        for split in splits:
-            file = data / "qrels" / f"{split}.tsv"
-            file.write_text(file.read_text().replace("\nq", f"\n{split}q"))
     given = str(made / "contexts")
     found = collect(
         made, data, held_out=0.4, validation_contexts=given, test_contexts=given, each=2, at_most=50
@@ -130,29 +126,13 @@ def test_judged_questions_are_kept_for_test_and_validation(
     assert 0 < len(generated) <= 50 and len(questions["train"]) >= len(generated)
 
 
-@pytest.fixture(scope="module")
-def docstrings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_summary_lines_ask_and_held_out_modules_are_only_tested(tmp_path: Path) -> None:
     """Functions of a package, with a query for each."""
-    root = tmp_path_factory.mktemp("docstrings")
     options = "kinds=function sections=first"
     whole = Prepare(format="python_docs", packages="optax", options=options)
-    execute(whole, root / "passages")
-    with artifacts.create(root / "contexts", kind="contexts") as writer:
-        found = (
-            {"_id": p["_id"], "contexts": [{"text": "a query", "origin": "g", "score": 0}]}
-            for p in records.Records(artifacts.load(root / "passages"))
-        )
-        records.write_records(writer, found, "contexts")
-    return root
-
-
-def test_summary_lines_ask_and_held_out_modules_are_only_tested(
-    docstrings: Path, tmp_path: Path
-) -> None:
-    passages = {p["_id"]: p for p in records.Records(artifacts.load(docstrings / "passages"))}
-    stage = Collect.make(
-        passages=str(docstrings / "passages"), contexts=str(docstrings / "contexts"), summaries=True
-    )
+    passages = {p["_id"]: p for p in records.Records(execute(whole, tmp_path / "passages"))}
+    given = written_contexts(tmp_path / "contexts", dict.fromkeys(passages, ["a query"]))
+    stage = Collect.make(passages=str(tmp_path / "passages"), contexts=given, summaries=True)
     made = execute(stage, tmp_path / "out")
     train, test = asked(made, "train"), asked(made, "test")
     held = {name for name, p in passages.items() if p["held_out"]}
@@ -160,9 +140,6 @@ def test_summary_lines_ask_and_held_out_modules_are_only_tested(
     assert all(set(of) <= held for of in test[1].values())
     assert not any(held & set(of) for of in train[1].values())
     assert "a query" in train[0].values() and "a query" not in test[0].values()
-    stage = Collect.make(passages=str(docstrings / "passages"), summaries=True, train="none")
-    known = execute(stage, tmp_path / "known")
-    assert asked(known, "test") == test and not asked(known, "train")[0]
 
 
 SMALL = Splitting(share=0.2, at_least=4, at_most=20)
@@ -181,7 +158,6 @@ def test_documents_stay_whole_and_parts_are_disjoint() -> None:
     }
     assert by == "document" and sum(map(len, documents.values())) == 30
     assert found.count("test") == found.count("validation") == 18
-    assert splitting.split(passages, SMALL, seed=1)[0] != found
     # The order of documents does not matter, and a judged test leaves more for training.
     assert splitting.split(passages[::-1], SMALL)[0][::-1] == found
     assert splitting.split(passages, SMALL, aside=("validation",))[0].count("train") == 72
@@ -192,46 +168,21 @@ def test_documents_stay_whole_and_parts_are_disjoint() -> None:
 
 
 def test_the_stage_keeps_nothing_aside_where_people_judged(tmp_path: Path) -> None:
-    data = toy.write_collection(tmp_path / "data", 8, 4)
-    with artifacts.create(tmp_path / "passages", kind="passages") as writer:
-        records.write_records(writer, ({**r, "text": "t"} for r in documents_of(20, 2)))
-
-    def kept(part: str, collection: str = "") -> list[str]:
-        stage = Split.make(
-            passages=str(tmp_path / "passages"), collection=collection, part=part, at_least=4
-        )
-        artifact = execute(stage, tmp_path / f"{part}{bool(collection)}")
-        return [record["_id"] for record in records.Records(artifact)]
-
-    parts = [kept(part) for part in PARTS]
-    assert sorted(name for part in parts for name in part) == sorted(
-        r["_id"] for r in documents_of(20, 2)
-    )
-    assert all(parts)
-    assert kept("test", str(data)) == []
-    assert kept("validation", str(data)) and len(kept("train", str(data))) > len(parts[0])
+    data = str(toy.write_collection(tmp_path / "data", 8, 4))
+    found = ({**r, "text": "t"} for r in documents_of(20, 2))
+    passages = written_passages(tmp_path / "passages", found)
+    for part, judged, count in (
+        *(("test", "", 4), ("validation", "", 4), ("train", "", 32)),
+        *(("test", data, 0), ("validation", data, 4), ("train", data, 36)),
+    ):
+        stage = Split.make(passages=passages, collection=judged, part=part, at_least=4)
+        assert execute(stage, tmp_path / f"{part}{bool(judged)}").count == count
 
 
 TRAINING = {"a": ["How do lamps work?", "Who leaky the lamp?"], "b": ["Where is the river?"]}
 VALIDATION = {"c": ["What is a harbour?"]}
 # The first is a training question too, in other letters.
 TEST = {"d": ["how do LAMPS work"], "e": ["Why do stones sink?"]}
-
-
-def written_contexts(folder: Path, leaky: dict[str, list[str]]) -> str:
-    with artifacts.create(folder, kind="contexts", stage="generate") as writer:
-        found: Iterable[dict[str, Any]] = (
-            {"_id": p, "contexts": [{"text": t, "origin": "g", "score": 0.0} for t in texts]}
-            for p, texts in leaky.items()
-        )
-        records.write_records(writer, found, "contexts")
-    return str(folder)
-
-
-def written_passages(folder: Path, names: str) -> str:
-    with artifacts.create(folder, kind="passages") as writer:
-        records.write_records(writer, ({"_id": n, "title": "", "text": f"{n} text"} for n in names))
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +192,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execute(
         Collect.make(
             collection=str(root / "data"),
-            passages=written_passages(root / "passages", "abcde"),
+            passages=written_passages(root / "passages", ({"_id": n, "text": n} for n in "abcde")),
             contexts=written_contexts(root / "training", TRAINING),
             validation_contexts=written_contexts(root / "validation", VALIDATION),
             test_contexts=written_contexts(root / "test", TEST),
@@ -249,7 +200,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         root / "questions",
     )
-    written_passages(root / "aside", "cde")
+    written_passages(root / "aside", ({"_id": n, "text": n} for n in "cde"))
     return root
 
 
@@ -312,3 +263,41 @@ def test_a_query_log_trains_and_measures_nothing(leaky: Path, tmp_path: Path) ->
     assert found.info["test"]["from"] == "g"
     assert found.info["train"]["from"] == "query log without judgements"
     assert {q.id for q in read_queries(found.file("train_queries.jsonl"))} == {"log:1"}
+
+
+def test_those_of_the_demo_are_well_formed() -> None:
+    folder = Path(qac_jax.__file__).parent / "assets" / "demo"
+    asked = judgements.read_named(folder / "questions.jsonl")
+    assert len({question.text for question in asked}) == len(asked) >= 240
+    for question in asked:
+        digest = hashlib.sha256(question.text.encode()).hexdigest()
+        assert question.id == "n" + digest[:8]
+        assert question.split == ("test" if int(digest[:8], 16) % 5 < 3 else "dev"), question
+
+
+def test_names_become_judgements(tmp_path: Path) -> None:
+    found: list[dict[str, Any]] = [
+        {"_id": "a#0", "title": "lib.stack", "text": "Stacks.", "aliases": ["lib.np.stack"]},
+        {"_id": "a#1", "title": "lib.stack", "text": "Parameters."},
+        {"_id": "b#0", "title": "lib.cut", "text": "Cuts."},
+    ]
+    passages, file = written_passages(tmp_path / "passages", found), tmp_path / "q.jsonl"
+
+    def made(*lines: dict[str, Any]) -> artifacts.Artifact:
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return execute(Judge(questions=str(file), passages=passages), tmp_path / "out")
+
+    gone = {"_id": "q3", "text": "gone", "relevant": ["lib.old"], "split": "dev"}
+    with pytest.raises(DataError, match="stands there already"):
+        made(gone, gone)
+    with pytest.raises(UserError, match="has a name that answers a question"):
+        made(gone)
+    named = made(
+        {"_id": "q1", "text": "pile up", "relevant": ["lib.np.stack", "lib.cut"], "split": "test"},
+        {"_id": "q2", "text": "divide", "relevant": ["lib.cut"], "split": "dev"},
+        gone,
+    )
+    assert named.kind == "questions" and named.count == 2 and named.info["left_out"] == 1
+    expected = {"q1": "pile up"}, {"q1": {"a#0": 1, "b#0": 1}}
+    assert asked(named, "test") == expected
+    assert asked(named, "dev") == ({"q2": "divide"}, {"q2": {"b#0": 1}})
