@@ -64,6 +64,6 @@ def test_this_installation() -> None:
 
 
 def test_a_missing_module_names_its_extra() -> None:
-    assert extras.load("json", "warc", "reading").dumps({}) == "{}"
-    with pytest.raises(UserError, match=r"reading needs nowhere.*pip install 'qac_jax\[warc\]'"):
-        extras.load("nowhere", "warc", "reading")
+    assert extras.load("json", "pdf", "reading").dumps({}) == "{}"
+    with pytest.raises(UserError, match=r"reading needs nowhere.*pip install 'qac_jax\[pdf\]'"):
+        extras.load("nowhere", "pdf", "reading")
