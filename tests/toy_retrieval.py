@@ -69,6 +69,14 @@ def write_collection(folder: Path, passages: int = 40, queries: int = 12) -> Pat
     return folder
 
 
+def collected(folder: Path, passages: int = 24, queries: int = 12) -> Path:
+    """A collection (data), its passages as they are, and their BM25."""
+    data, texts = str(write_collection(folder / "data", passages, queries)), folder / "passages"
+    execute(prepare.Prepare.make(documents=data, format="beir", cut="none", workers=1), texts)
+    execute(index.Bm25(passages=str(texts)), folder / "bm25")
+    return folder
+
+
 def indexed(folder: Path) -> Path:
     """A collection (toys) with an encoder, its passages, vectors and both indexes."""
     data, encoder = write_collection(folder / "toys"), str(save_encoder(folder / "encoder"))

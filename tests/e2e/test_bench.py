@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 from typing import Any
 
 import numpy as np
@@ -73,14 +72,3 @@ def test_all_in_a_table(capsys) -> None:
     (row,) = figures(capsys, "all", "--quick", "--only", "train")["rows"]
     assert row["ours"] > 0 and row["peer"] > 0
     assert row["ratio"] == pytest.approx(row["ours"] / row["peer"]) and row["unit"] == "examples"
-
-
-def test_mistakes_are_one_sentence(monkeypatch, capsys) -> None:
-    def error_of(*words: Any) -> str:
-        assert cli.main(["bench", *map(str, words)]) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        return said
-
-    assert "did you mean 'train'?" in error_of("all", "--only", "trian")
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    assert "the peer needs faiss" in error_of("search", "--rows", "100")

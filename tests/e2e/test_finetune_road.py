@@ -17,13 +17,11 @@ from qac_jax.objectives.finetune import Finetune
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval.vectors import Vectors
 from qac_jax.stages.embed import Embed
-from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 from qac_jax.text import tokenizers
 
 
-LENGTHS = {"query": 8, "passages": 14}
 BERT = BertConfig(
     vocab_size=16384,
     hidden_size=16,
@@ -37,11 +35,7 @@ BERT = BertConfig(
 @pytest.fixture(scope="module")
 def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection, its passages, and triples that were read with prompts."""
-    root = tmp_path_factory.mktemp("finetune")
-    toy.write_collection(root / "data", 40, 16)
-    execute(
-        Prepare.make(format="beir", documents=str(root / "data"), cut="none"), root / "passages"
-    )
+    root = toy.collected(tmp_path_factory.mktemp("finetune"), 40, 16)
     triples = Tokenize.make(
         task="triples",
         passages=str(root / "passages"),
@@ -54,23 +48,6 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     execute(triples, root / "triples")
     return root
-
-
-def trained(road: Path, name: str, init: str = "", **changes: Any) -> Path:
-    module = DualEncoder(DualEncoderConfig(BERT, **changes), Runtime())
-    stage = Train.make(
-        objective=Finetune(module),
-        examples=str(road / "triples"),
-        init=init,
-        kind="triples",
-        settings={"n_passages": 2},
-        lengths=LENGTHS,
-        steps=1,
-        batch_size=8,
-        learning_rate=1e-3,
-    )
-    execute(stage, road / name)
-    return road / name
 
 
 def by_hand(module: Any, params: Any, rows: list[list[int]], side: str) -> np.ndarray:
@@ -86,10 +63,21 @@ def by_hand(module: Any, params: Any, rows: list[list[int]], side: str) -> np.nd
 @pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
-    retriever = trained(road, f"tied_{tied}", tied=tied, pooling="mean", normalize=True)
+    retriever = road / f"tied_{tied}"
+    config = DualEncoderConfig(BERT, tied=tied, pooling="mean", normalize=True)
+    stage = Train.make(
+        objective=Finetune(DualEncoder(config, Runtime())),
+        examples=str(road / "triples"),
+        kind="triples",
+        settings={"n_passages": 2},
+        lengths={"query": 8, "passages": 14},
+        steps=1,
+        batch_size=8,
+        learning_rate=1e-3,
+    )
+    execute(stage, retriever)
     encoder = Encoder.load(retriever)
-    config = encoder.module.config
-    assert (config.pooling, config.normalize, config.tied) == ("mean", True, tied)
+    assert encoder.module.config == config
     assert encoder.limits == {"query": 8, "passage": 14}
 
     tokenizer = tokenizers.load()
@@ -99,8 +87,8 @@ def test_a_retriever_reads_as_it_was_trained(tied: bool, road: Path) -> None:
         "query": ["query: river stone lamp", "query: " + "winter garden " * 9],
     }
     params = encoder.runner.params
-    stage = Embed(encoder=str(retriever), passages=str(road / "passages"))
-    vectors = Vectors.of(execute(stage, road / f"vectors_{tied}"))
+    embed = Embed(encoder=str(retriever), passages=str(road / "passages"))
+    vectors = Vectors.of(execute(embed, road / f"vectors_{tied}"))
     for side, limit in (("passage", 14), ("query", 8)):
         rows = [
             [tokenizer.cls_id, *tokenizer.encode(text)[: limit - 2], tokenizer.sep_id]

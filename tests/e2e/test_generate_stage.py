@@ -118,18 +118,6 @@ def test_queries_made_elsewhere(
     assert records_of(tmp_path / "yes") == records_of(out)
 
 
-def test_mistakes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, complaint in {
-        "": "generate needs one of --generator, --imported, and none of them",
-        "--generator x --imported y": "--generator and --imported",
-        "--generator x --round_trip 3": "belong together",
-        "--generator x --top_p 0": "top_p",
-        "--generator x --method beem": "beam",
-    }.items():
-        assert qac("generate", "--passages", "p", *arguments.split(), "--dry_run") == 2
-        assert complaint in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_killed_generation_completes_with_the_same_identity(here: Path, tmp_path: Path) -> None:
     whole, out = artifacts.load(here / "whole"), tmp_path / "out"

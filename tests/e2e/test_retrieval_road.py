@@ -22,15 +22,12 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = toy.write_collection(folder / "toys")
     toy.save_encoder(folder / "encoder")
     for words in (
-        ["embed", "--encoder", folder / "encoder", "--passages", data / "corpus.jsonl",
-         "--out", folder / "vectors"],
-        ["index", "--vectors", folder / "vectors", "--out", folder / "index"],
-        ["search", "--index", folder / "index", "--queries", data / "queries.jsonl",
-         "--out", folder / "run"],
-        ["evaluate", "--runs", folder / "run", "--qrels", data / "qrels" / "test.tsv",
-         "--out", folder / "figures"],
-    ):  # fmt: skip
-        assert cli.main([str(word) for word in words]) == 0
+        f"embed --encoder {folder}/encoder --passages {data}/corpus.jsonl --out {folder}/vectors",
+        f"index --vectors {folder}/vectors --out {folder}/index",
+        f"search --index {folder}/index --queries {data}/queries.jsonl --out {folder}/run",
+        f"evaluate --runs {folder}/run --qrels {data}/qrels/test.tsv --out {folder}/figures",
+    ):
+        assert cli.main(words.split()) == 0
     return folder
 
 
@@ -41,8 +38,8 @@ def figures(folder: Path) -> results.Result:
 
 def test_one_command_gives_the_same_figures(road, tmp_path, capsys):
     out = tmp_path / "out"
-    words = ["evaluate", "--encoder", road / "encoder", "--beir", road / "toys", "--out", out]
-    assert cli.main([str(word) for word in words]) == 0
+    evaluate = f"evaluate --beir {road}/toys --out {out}"
+    assert cli.main([*evaluate.split(), "--encoder", str(road / "encoder")]) == 0
     assert "ndcg@10" in capsys.readouterr().out
     assert figures(out).per_query == figures(road / "figures").per_query
     run = read_run(out / "runs" / "toys.trec")
@@ -50,18 +47,18 @@ def test_one_command_gives_the_same_figures(road, tmp_path, capsys):
     assert run.keys() == expected.keys()
     assert all(run[query].ids == expected[query].ids for query in run)
     assert not (out / ".scratch").exists()
-    words = ["evaluate", "--bm25", "anserini", "--beir", road / "toys", "--out", tmp_path / "bm25"]
-    assert cli.main([str(word) for word in words]) == 0
-    assert figures(tmp_path / "bm25").mean["recall@100"] == 1.0  # queries repeat words
+    assert cli.main([*evaluate.split(), "--bm25", "anserini", "--overwrite"]) == 0
+    assert figures(out).mean["recall@100"] == 1.0  # queries repeat words
 
 
 def test_a_question_on_the_screen(road, capsys):
-    assert cli.main(["search", "--index", str(road / "index"), "--k", "3", "copper", "lamp"]) == 0
+    search = ["search", "--index", str(road / "index"), "--k", "3", "copper", "lamp"]
+    assert cli.main(search) == 0
     shown = capsys.readouterr().out
     assert shown.count("About ") == 3 and shown.startswith("  1")
-    assert cli.main(["search", "--index", str(road / "index"), "--json", "copper lamp"]) == 0
+    assert cli.main([*search, "--json"]) == 0
     hits = json.loads(capsys.readouterr().out)
-    assert len(hits) == 10 and hits[0]["score"] >= hits[1]["score"] and hits[0]["text"]
+    assert len(hits) == 3 and hits[0]["score"] >= hits[1]["score"] and hits[0]["text"]
 
 
 def test_folders_move_together(road, tmp_path, capsys):
@@ -71,29 +68,8 @@ def test_folders_move_together(road, tmp_path, capsys):
     try:
         assert cli.main(["search", "--index", str(tmp_path / "index"), "copper"]) == 0
         assert "About" in capsys.readouterr().out
-        # Alone, the old index has lost its texts: it says so and shows ids.
-        assert cli.main(["search", "--index", str(road / "index"), "copper"]) == 0
-        captured = capsys.readouterr()
-        assert "the texts are not at" in captured.err and "p" in captured.out
     finally:
         shutil.move(road / "away", road / "vectors")
-
-
-def test_a_moved_encoder_is_told(road, tmp_path, capsys):
-    shutil.move(road / "encoder", tmp_path / "encoder")
-    try:
-        question = ["search", "--index", str(road / "index"), "copper"]
-        assert cli.main(question) == 2
-        assert "--encoder" in capsys.readouterr().err
-        assert cli.main([*question, "--model", str(tmp_path / "encoder")]) == 0
-    finally:
-        shutil.move(tmp_path / "encoder", road / "encoder")
-
-
-def test_unclear_searches_are_told(road, capsys):
-    for words in ([], ["--queries", "q.jsonl"]):
-        assert cli.main(["search", "--index", str(road / "index"), *words]) == 2
-        assert "give one or the other" in capsys.readouterr().err
 
 
 def test_killed_indexing_is_never_whole_and_completes(tmp_path):

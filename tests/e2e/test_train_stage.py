@@ -170,21 +170,6 @@ def test_starts_from_an_artefact_and_from_a_folder(
     jax.tree.map(np.testing.assert_array_equal, variables_again, variables)
 
 
-def test_mistakes_get_one_sentence(examples: Path, tmp_path: Path, capsys: Any) -> None:
-    for flags, message in {
-        "": "set by nothing; give one of --steps",
-        "--steps 2 --epochs 1": "set by steps=2 and epochs=1.0; give one",
-        "--epochs 0.01": "0 examples are fewer than one batch of 16",
-        "--steps 1 --microbatch 5": "microbatch=5 does not divide batch_size=16",
-        "--steps 1 --mesh 3,1,1": "mesh=3x1x1 does not fit 8 device",
-        "--steps 1 --rules fdsp": "did you mean 'fsdp'",
-        "--steps 1 --profile 5": "expected FIRST:LAST",
-    }.items():
-        assert call(examples, tmp_path / "out", *flags.split()) == 2
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert said.startswith("qac: ") and message in said
-
-
 @pytest.mark.slow
 def test_fed_by_seqio(examples: Path, trained: Path, tmp_path: Path) -> None:
     """The same parameters to the last bit, also when seqio continues what the loader began."""
