@@ -1,23 +1,13 @@
 """The command line from outside: answers, exit codes, one sentence for every mistake."""
 
 import json
-import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from toy_process import start
 
 from qac_jax import artifacts, cli
-
-
-TESTS = Path(__file__).parent.parent
-RECIPE = """
-import toy_stages
-recipe = @toy_stages.toy()
-toy_stages.Numbers.count = 10
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +20,7 @@ def toys(monkeypatch):
 @pytest.fixture
 def recipe_file(tmp_path):
     path = tmp_path / "toy.gin"
-    path.write_text(RECIPE)
+    path.write_text("import toy_stages\nrecipe = @toy_stages.toy()\n")
     return path
 
 
@@ -79,22 +69,18 @@ def test_a_dry_run_reads_and_writes_nothing(tmp_path, recipe_file, capsys):
     assert not (tmp_path / "o").exists()
 
 
-def test_mistakes_are_one_sentence(tmp_path, recipe_file, capsys):
+def test_mistakes_are_one_sentence(tmp_path, capsys):
     out = tmp_path / "out"
     assert "did you mean 'prepare'" in complaint(capsys, "prepair")
     assert "did you mean --count" in complaint(capsys, "numbers", "--cuont", "3", "--out", out)
     assert "invalid int value: 'x'" in complaint(capsys, "numbers", "--count", "x", "--out", out)
-    assert "pass --out DIR" in complaint(capsys, "numbers")
     missing = ("--numbers", tmp_path / "no", "--out", out)
     assert "does not exist" in complaint(capsys, "double", *missing)
     assert "gin file nope.gin does not exist" in complaint(capsys, "run", "nope.gin", "--out", out)
-    thrice = ("--out", out, "--from", "thrice")
-    assert "no stage 'thrice'" in complaint(capsys, "run", recipe_file, *thrice)
-    assert "did you mean 'encode'" in complaint(capsys, "bench", "encod")
     assert not out.exists()
 
 
-def test_foreign_folders_full_disks_and_missing_rights(tmp_path, capsys):
+def test_foreign_folders_and_full_disks(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("a")
     assert "not a folder of ours" in complaint(capsys, "numbers", "--out", tmp_path / "mine")
@@ -103,12 +89,6 @@ def test_foreign_folders_full_disks_and_missing_rights(tmp_path, capsys):
     assert "the disk is full while writing" in filled
     assert "is unfinished" in complaint(capsys, "inspect", full)
     assert cli.main(["numbers", "--out", str(full)]) == 0, "the same command completes it"
-    if os.geteuid() == 0:  # root passes every mode; this file system takes no folders
-        forbidden = Path("/sys/qac")
-    else:
-        (tmp_path / "closed").mkdir(mode=0o500)
-        forbidden = tmp_path / "closed" / "qac"
-    assert "no permission for" in complaint(capsys, "numbers", "--out", forbidden)
 
 
 @pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))

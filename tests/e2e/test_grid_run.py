@@ -42,24 +42,15 @@ FILES = {
 }
 
 
-@pytest.fixture
-def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def test_a_grid_from_files_to_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(grid, "_forget_compiled", lambda: None)
     toy.write_collection(tmp_path / "data", 40, 12)
     for name, text in FILES.items():
         (tmp_path / f"{name}.gin").write_text(text)
-    return [
-        "run",
-        str(tmp_path / "grid.gin"),
-        f"--gin_search_paths={tmp_path}",
-        "--gin_modules=test_grid_run",
-        f"--data_dir={tmp_path / 'data'}",
-    ]
-
-
-def test_a_grid_from_files_to_its_table(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    given = [f"--gin_search_paths={tmp_path}", f"--data_dir={tmp_path / 'data'}"]
+    arguments = ["run", str(tmp_path / "grid.gin"), "--gin_modules=test_grid_run", *given]
     assert cli.main([*arguments, "--dry_run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert [len(row["new"]) for row in plan["cells"]] == [4, 3, 3]
