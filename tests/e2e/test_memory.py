@@ -7,11 +7,11 @@ what Python, the libraries and whole blocks of vectors always take does not hide
 """
 
 import functools
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +67,7 @@ with artifacts.create(out, kind="passages") as writer:
 found = Records(artifacts.load(out))
 records = sum(1 for record in found if record["text"])
 assert sum(1 for _ in found.ids()) == records
-middle = found[records // 2]["_id"]
-assert found.positions([middle]) == [records // 2]
+assert found.positions([found[records // 2]["_id"]]) == [records // 2]
 """
 
 # One worker works in this very process, so its memory is what is measured.
@@ -93,51 +92,42 @@ def _text(number: int) -> str:
     return " ".join(WORDS[(number * 7 + i * (number % 5 + 1)) % len(WORDS)] for i in range(100))
 
 
-def _jsonl(folder: Path, size: int) -> Path:
-    path, number = folder / "corpus.jsonl", 0
-    with open(path, "w") as file:
-        while file.tell() < size:
-            file.write(json.dumps({"id": number, "text": f"{number} {_text(number % 60)}"}) + "\n")
-            number += 1
-    return path
+def _jsonl(number: int) -> str:
+    return json.dumps({"id": number, "text": f"{number} {_text(number % 60)}"}) + "\n"
 
 
-def _wikipedia(folder: Path, size: int) -> Path:
-    path, number = folder / "dump.xml", 0
+def _wikipedia(number: int) -> str:
     article = "\n\n".join(f"'''{_text(i)}''' [[Target {i}|label]]" for i in range(12))
+    revision = f"<revision><text>{number} {article}</text></revision>"
+    return f"<page><title>T{number}</title><ns>0</ns><id>{number}</id>{revision}</page>\n"
+
+
+def _written(path: Path, format: str, size: int) -> Path:
     with open(path, "w") as file:
-        file.write("<mediawiki>\n")
-        while file.tell() < size:
-            file.write(
-                f"<page><title>T{number}</title><ns>0</ns><id>{number}</id>"
-                f"<revision><text>{number} {article}</text></revision></page>\n"
-            )
-            number += 1
-        file.write("</mediawiki>\n")
+        file.write("<mediawiki>\n" if format == "wikipedia" else "")
+        for number in itertools.takewhile(lambda _: file.tell() < size, itertools.count()):
+            file.write(_wikipedia(number) if format == "wikipedia" else _jsonl(number))
+        file.write("</mediawiki>\n" if format == "wikipedia" else "")
     return path
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "format, make, road",
+    "format, road",
     [
-        ("jsonl", _jsonl, STREAM),
-        pytest.param("wikipedia", _wikipedia, STREAM, marks=pytest.mark.slow),
-        pytest.param("jsonl", _jsonl, PREPARE, marks=pytest.mark.slow),
+        ("jsonl", STREAM),
+        pytest.param("wikipedia", STREAM, marks=pytest.mark.slow),
+        pytest.param("jsonl", PREPARE, marks=pytest.mark.slow),
     ],
     ids=["jsonl", "wikipedia", "prepare"],
 )
-def test_five_times_the_corpus_takes_no_more_memory(
-    tmp_path: Path, format: str, make: Callable[[Path, int], Path], road: str
-):
+def test_five_times_the_corpus_takes_no_more_memory(tmp_path: Path, format: str, road: str):
     peaks, counts = [], []
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS))]
     (tmp_path / "vocabulary").mkdir()
     (tmp_path / "vocabulary" / "vocab.txt").write_text("\n".join(pieces))
     for megabytes in (10, 50):
-        folder = tmp_path / str(megabytes)
-        folder.mkdir()
-        source = make(folder, megabytes * MEGABYTE)
+        source = _written(tmp_path / f"corpus{megabytes}", format, megabytes * MEGABYTE)
         records, peak = measured(road, format, source, tmp_path / f"out{megabytes}")
         counts.append(records)
         peaks.append(peak)

@@ -75,8 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("serve")
     encoder = toy.save_encoder(place / "encoder")
     corpus = toy.write_collection(place / "data") / "corpus.jsonl"
-    words = ["index", place / "live", "--add", corpus, "--encoder", encoder]
-    assert cli.main([str(word) for word in words]) == 0
+    words = f"index {place}/live --add {corpus} --encoder {encoder}"
+    assert cli.main(words.split()) == 0
     return place / "live"
 
 
@@ -162,9 +162,9 @@ def test_killed_servers_lose_nothing_that_they_acknowledged(folder: Path) -> Non
     assert (LiveIndex(folder).snapshot.rows_of(known) >= 0).all()
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A clone whose environment is installed already, as launch/setup.sh notes it."""
+def test_the_launch_script_serves_the_demo(tmp_path: Path, folder: Path) -> None:
+    """Its index becomes a living one, once; an index that is named is served as it is."""
+    # A clone whose environment is installed already, as launch/setup.sh notes it.
     root = tmp_path / "clone"
     shutil.copytree(TESTS.parent / "launch", root / "launch")
     shutil.copy(TESTS.parent / "pyproject.toml", root)
@@ -175,21 +175,12 @@ def root(tmp_path: Path) -> Path:
     (programs / "qac").chmod(0o755)
     stamp = "cat pyproject.toml launch/constraints*.txt | cksum > .venv/.installed-base"
     subprocess.run(["bash", "-c", stamp], cwd=root, check=True)
-    return root
-
-
-def test_the_launch_script_serves_the_demo(root: Path, folder: Path) -> None:
-    """Its index becomes a living one, once; an index that is named is served as it is."""
-    script = str(root / "launch" / "serve.sh")
-    refused = subprocess.run([script], capture_output=True, text=True)
-    assert refused.returncode == 2 and "run launch/demo.sh first" in refused.stderr
-    place, encoder = root / "out" / "demo", str(folder.parent / "encoder")
+    place, given, script = root / "out" / "demo", folder.parent, str(root / "launch" / "serve.sh")
     for words in (
-        ["embed", "--encoder", encoder, "--passages", str(folder.parent / "data" / "corpus.jsonl")],
-        ["index", "--vectors", str(place / "embed"), "--method", "exact"],
+        f"embed --encoder {given}/encoder --passages {given}/data/corpus.jsonl --out {place}/embed",
+        f"index --vectors {place}/embed --method exact --out {place}/index_2",
     ):
-        name = "index_2" if words[0] == "index" else "embed"
-        assert cli.main([*words, "--out", str(place / name)]) == 0
+        assert cli.main(words.split()) == 0
     for program in ([script], [script, str(root / "out" / "demo_live")]):
         server = Server(place, program=program)
         status, answer = server.ask("POST", "/search", {"query": "copper lamp", "k": 3})
