@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import toy_retrieval as toy
 from toy_kills import operations
 
 from qac_jax import artifacts, cli
@@ -20,17 +21,13 @@ from qac_jax import artifacts, cli
 
 pytestmark = pytest.mark.slow
 
-PLACES = "mill harbour library station orchard bridge tower market garden quarry".split()
-THINGS = "barley lanterns letters coal apples stones bells cloth roses slate".split()
-NAMES = "Ada Bela Cora Dina Edda Fina Gita Hana Ines Jana".split()
-
 _JUDGED = "--queries mine/queries.jsonl --qrels mine/qrels/train.tsv"
 _STEPS = "--steps 4 --batch_size 8 --microbatch 0 --save_every 2 --log_every 2"
 _TINY = "--gin_file models/bert_tiny.gin --gin.bert.BertConfig.num_layers=1"
 
 # Name -> the command, whose inputs are below ref/. The order is that of their dependencies.
 COMMANDS = {
-    "passages": "prepare --format beir --documents mine --train_vocab 200",
+    "passages": "prepare --format beir --documents mine --train_vocab 100",
     "contexts": "extract --passages ref/passages --method bm25 --keep 3",
     "words": "tokenize --passages ref/passages --task mlm",
     "base": f"pretrain --gin_file objectives/mlm.gin {_TINY} --examples ref/words {_STEPS}",
@@ -68,7 +65,11 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     folder = tmp_path_factory.mktemp("road")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        write_collection(folder / "mine")
+        toy.write_collection(folder / "mine", 40, 40)
+        qrels = folder / "mine" / "qrels"
+        head, *judged = (qrels / "test.tsv").read_text().splitlines()
+        for split, lines in (("train", judged[:24]), ("test", judged[24:])):
+            (qrels / f"{split}.tsv").write_text("\n".join([head, *lines]) + "\n")
         yield {
             name: operations(partial(made, name, f"ref/{name}"), folder / "ref" / name)
             for name in COMMANDS
@@ -77,27 +78,6 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 
 def made(name: str, out: str) -> None:
     assert cli.main([*COMMANDS[name].split(), "--out", out]) == 0
-
-
-def write_collection(mine: Path) -> None:
-    """Forty passages, forty queries and their judgements in BEIR's layout."""
-    (mine / "qrels").mkdir(parents=True)
-    rng = random.Random(0)
-    documents, queries, judged = [], [], []
-    for n in range(40):
-        place, thing, name = PLACES[n % 10], THINGS[n // 4], NAMES[(n * 7) % 10]
-        text = (
-            f"{name} keeps {thing} in the {place} by the river. The {rng.choice(PLACES)} is older. "
-            f"In the year {1800 + n} the {place} burned, and {name} carried the {thing} away."
-        )
-        documents.append({"_id": f"d{n}", "title": f"The {place} of {name}", "text": text})
-        queries.append({"_id": f"q{n}", "text": f"who keeps {thing} in the {place}?"})
-        judged.append(f"q{n}\td{n}\t1")
-    for file, records in (("corpus.jsonl", documents), ("queries.jsonl", queries)):
-        (mine / file).write_text("".join(json.dumps(record) + "\n" for record in records))
-    for split, lines in (("train", judged[:24]), ("test", judged[24:])):
-        text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
-        (mine / "qrels" / f"{split}.tsv").write_text(text)
 
 
 KILLED = (
