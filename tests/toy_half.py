@@ -1,4 +1,4 @@
-"""The toy objectives in float16: half parameters in the pass, losses in full."""
+"""The toy objective in float16: half parameters in the pass, losses in full."""
 
 import dataclasses
 from typing import Any
@@ -19,22 +19,10 @@ class Net(toy.Net):
         return super().logits(variables, x).astype(jnp.float32)
 
 
-def half(variables: Any) -> Any:
-    cast = jax.tree.map(lambda x: x.astype(jnp.float16), variables["params"])
-    return {**variables, "params": cast}
-
-
 @dataclasses.dataclass(frozen=True)
 class Mlm(toy.ToyMlm):
     model: toy.Net = Net()
 
     def loss(self, variables: Any, batch: Any, key: jax.Array, train: bool) -> tuple[Any, Any]:
-        return super().loss(half(variables), batch, key, train)
-
-
-@dataclasses.dataclass(frozen=True)
-class Contrastive(toy.ToyContrastive):
-    model: toy.Net = Net()
-
-    def loss(self, variables: Any, batch: Any, key: jax.Array, train: bool) -> tuple[Any, Any]:
-        return super().loss(half(variables), batch, key, train)
+        params = jax.tree.map(lambda x: x.astype(jnp.float16), variables["params"])
+        return super().loss({**variables, "params": params}, batch, key, train)

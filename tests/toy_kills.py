@@ -60,12 +60,17 @@ def _hook(event: str, arguments: Any) -> None:
 _hooked = False
 
 
-def _watching(watch: _Watch, work: Callable[[], Any]) -> None:
+def _begun(watch: _Watch) -> _Watch:
     global _hooked
     if not _hooked:
         sys.addaudithook(_hook)
         _hooked = True
     _active.append(watch)
+    return watch
+
+
+def _watching(watch: _Watch, work: Callable[[], Any]) -> None:
+    _begun(watch)
     try:
         work()
     finally:
@@ -84,24 +89,13 @@ def at_operation(at: int, folder: Path, work: Callable[[], Any], *, stop: str = 
     _watching(_Watch(folder, at, stop), work)
 
 
-def watched(folder: Path, at: int, delay: float = 0.0) -> _Watch:
-    """Watches this process to its end; at the `at`-th operation it is dead, or `delay` later."""
-    global _hooked
+def watched(folder: Path, at: int) -> _Watch:
+    """Watches this process to its end, which is its `at`-th operation."""
 
     class Killing(_Watch):
         def operation(self, path: str) -> None:
             self.seen += 1
             if self.seen == self.at:
-                if delay:
-                    signal.setitimer(signal.ITIMER_REAL, delay)  # from any thread
-                else:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    if delay:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    watch = Killing(folder.absolute(), at, "")
-    _active.append(watch)
-    if not _hooked:
-        sys.addaudithook(_hook)
-        _hooked = True
-    return watch
+    return _begun(Killing(folder.absolute(), at, ""))

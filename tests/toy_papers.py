@@ -21,15 +21,7 @@ PASSAGES, TRAIN, TEST = 48, 12, 4
 
 def save_bert(folder: Path) -> None:
     """A BERT of two layers with random weights and the vocabulary that ships."""
-    config = BertConfig(
-        vocab_size=tokenizers.load().vocab_size,
-        hidden_size=16,
-        num_layers=2,
-        num_heads=2,
-        intermediate_size=16,
-        max_positions=512,
-    )
-    module = Bert(config)
+    module = Bert(BertConfig(tokenizers.load().vocab_size, 16, 2, 2, 16, 512))
     rng = np.random.default_rng(0)
     shapes = backbones.new_parameters(module, abstract=True)
     params = jax.tree.map(lambda x: rng.normal(0.0, 0.05, x.shape).astype(np.float32), shapes)

@@ -17,14 +17,7 @@ from qac_jax.objectives.retromae import RetroMae
 
 VOCABULARY = Vocabulary(np.arange(64) % 3 == 2)
 SIZE, PASSAGE, CONTEXT = 16, 12, 6
-BERT = BertConfig(
-    vocab_size=64,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=32,
-    max_positions=PASSAGE,
-)
+BERT = BertConfig(64, 16, 2, 2, 32, PASSAGE)
 
 
 def objectives(dtype: str = "float32", config: BackboneConfig = BERT) -> dict[str, Any]:

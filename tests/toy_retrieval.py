@@ -1,4 +1,4 @@
-"""A tiny encoder and a tiny collection, for the tests of retrieval."""
+"""Tiny encoders and a tiny collection, for the tests of retrieval."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hf_encoders import random_variables
 
 from qac_jax import artifacts
 from qac_jax.hub import huggingface
 from qac_jax.models.bert import BertConfig
-from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
+from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import corpus
 from qac_jax.retrieval.vectors import Vectors, shard_name
@@ -28,14 +29,7 @@ WORDS = (
 def save_encoder(folder: Path, *, tied: bool = True, **changes: Any) -> Path:
     """A sentence-transformers folder with random weights and the shipped vocabulary."""
     tokenizer = tokenizers.ASSETS / tokenizers.SHIPPED
-    bert = BertConfig(
-        vocab_size=tokenizers.load().vocab_size,
-        hidden_size=32,
-        num_layers=2,
-        num_heads=2,
-        intermediate_size=48,
-        max_positions=64,
-    )
+    bert = BertConfig(tokenizers.load().vocab_size, 32, 2, 2, 48, 64)
     settings = {"pooling": "mean", "normalize": True, "tied": tied, **changes}
     module = DualEncoder(DualEncoderConfig(bert, **settings))
     shapes = (jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32))
@@ -43,6 +37,14 @@ def save_encoder(folder: Path, *, tied: bool = True, **changes: Any) -> Path:
     # Far from zero, or all vectors would be nearly the same.
     variables = jax.tree.map(lambda x: x * 12 if x.ndim > 1 else x, variables)
     return huggingface.save(folder, module, variables, tokenizer=tokenizer, max_length=48)
+
+
+def save_cross_encoder(folder: Path, labels: int = 1, positions: int = 64) -> Path:
+    """A Hugging Face folder with telling random weights and the shipped vocabulary."""
+    bert = BertConfig(tokenizers.load().vocab_size, 16, 1, 2, 32, positions, pooler=True)
+    module = CrossEncoder(bert, labels=labels)
+    tokenizer = tokenizers.ASSETS / tokenizers.SHIPPED
+    return huggingface.save(folder, module, random_variables(module), tokenizer=tokenizer)
 
 
 def sentence(rng: np.random.Generator, words: int) -> str:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_cross_encoder
 import toy_generation
 import toy_hosts
 import toy_retrieval
@@ -25,8 +24,8 @@ from qac_jax.stages.search import Search
 def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = toy_retrieval.collected(tmp_path_factory.mktemp("divided"), queries=6)
     execute(Search(**places(folder, index="bm25", queries=QUERIES), k=8), folder / "run")
-    toy_cross_encoder.save_cross_encoder(folder / "teacher", labels=2)
-    toy_cross_encoder.save_cross_encoder(folder / "reranker")
+    toy_retrieval.save_cross_encoder(folder / "teacher", labels=2)
+    toy_retrieval.save_cross_encoder(folder / "reranker")
     toy_generation.save_generator(folder / "t5")
     toy_retrieval.save_encoder(folder / "encoder")
     return folder

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_cross_encoder
 import toy_process
+import toy_retrieval
 from toy_generation import save_generator
 
 from qac_jax import artifacts, cli
@@ -135,7 +135,7 @@ def test_a_retriever_and_a_cross_encoder_judge(here: Path, tmp_path: Path) -> No
     found = {r["_id"]: r["contexts"] for r in records_of(tmp_path / "out") if r["contexts"]}
     assert list(found) == ["p3"]
     assert artifacts.load(tmp_path / "out").info["dropped"] == {"not found again": 1}
-    toy_cross_encoder.save_cross_encoder(tmp_path / "judge", positions=160)
+    toy_retrieval.save_cross_encoder(tmp_path / "judge", positions=160)
     judged = [*given, "--cross_encoder", tmp_path / "judge", "--min_probability", 1.0]
     assert qac(*judged, "--out", tmp_path / "none") == 0
     assert artifacts.load(tmp_path / "none").info["dropped"] == {"scored low": 2}

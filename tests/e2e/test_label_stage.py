@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import toy_cross_encoder
 import toy_retrieval
 
 from qac_jax import artifacts
@@ -50,7 +49,7 @@ def road(tmp_path_factory) -> Road:
     queries = folder / "data" / "queries.jsonl"
     search = Search(index=str(folder / "bm25"), queries=str(queries), k=12)
     ranked = runs.read_run(str(execute(search, folder / "run").path / "run.trec"))
-    model = toy_cross_encoder.save_cross_encoder(folder / "model", labels=2)
+    model = toy_retrieval.save_cross_encoder(folder / "model", labels=2)
     # A random model's scores lie anywhere: the thresholds part the best from the worst third.
     passages = Records(artifacts.load(folder / "passages"))
     texts = {r["_id"]: f"{r['title']} {r['text']}" for r in passages}

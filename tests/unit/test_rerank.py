@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-import toy_cross_encoder
 import toy_retrieval
+import toy_retrieval as toy
 
 from qac_jax.errors import UserError
 from qac_jax.formats.runs import ranked
@@ -19,7 +19,7 @@ from qac_jax.models.bert import Bert, BertConfig
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return toy_cross_encoder.save_cross_encoder(tmp_path_factory.mktemp("rerank") / "model")
+    return toy.save_cross_encoder(tmp_path_factory.mktemp("rerank") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_order_and_neighbours_change_nothing(reranker, pairs) -> None:
 
 
 def test_two_labels_are_log_odds(tmp_path, pairs) -> None:
-    model = toy_cross_encoder.save_cross_encoder(tmp_path / "two", labels=2)
+    model = toy.save_cross_encoder(tmp_path / "two", labels=2)
     two = Reranker.load(model, RerankerOptions(max_length=32))
     queries, passages = pairs[0][:4], pairs[1][:4]
     rows = two.tokenize(queries, passages)  # and padded by hand
