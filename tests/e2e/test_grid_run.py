@@ -65,10 +65,3 @@ def test_a_grid_from_files_to_its_table(
     assert [row["system"] for row in summary["rows"]] == ["with", "without", "hard"]
     assert len(summary["comparisons"]) == 3
     assert (out / "hard" / "seed_0" / "run" / "run.trec").is_file()
-
-    # Once more, with one system and another seed: bindings of the grid and of its cells.
-    again = ["--gin.grid.Grid.seeds=[0,3]", "--depth=10", f"--out={out}", "--json"]
-    assert cli.main([*arguments, *again]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["seeds"] == [0, 3]
-    assert shown.err.count("up to date") >= 10  # seed 0's

@@ -1,7 +1,6 @@
 """The road of retrieval by its verbs, and what SIGKILL leaves of it."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -59,17 +58,6 @@ def test_a_question_on_the_screen(road, capsys):
     assert cli.main([*search, "--json"]) == 0
     hits = json.loads(capsys.readouterr().out)
     assert len(hits) == 3 and hits[0]["score"] >= hits[1]["score"] and hits[0]["text"]
-
-
-def test_folders_move_together(road, tmp_path, capsys):
-    for name in ("vectors", "index"):
-        shutil.copytree(road / name, tmp_path / name)
-    shutil.move(road / "vectors", road / "away")
-    try:
-        assert cli.main(["search", "--index", str(tmp_path / "index"), "copper"]) == 0
-        assert "About" in capsys.readouterr().out
-    finally:
-        shutil.move(road / "away", road / "vectors")
 
 
 def test_killed_indexing_is_never_whole_and_completes(tmp_path):
