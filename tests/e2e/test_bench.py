@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,13 @@ def test_all_in_a_table(capsys) -> None:
     (row,) = figures(capsys, "all", "--quick", "--only", "train")["rows"]
     assert row["ours"] > 0 and row["peer"] > 0
     assert row["ratio"] == pytest.approx(row["ours"] / row["peer"]) and row["unit"] == "examples"
+
+
+@pytest.mark.slow
+def test_without_a_peer_or_its_package(monkeypatch, capsys) -> None:
+    words = "train --objective cocondenser --no-peer --layers 1 --hidden 32 --vocabulary 64"
+    found = figures(capsys, *words.split(), "--batch", 4, "--passage", 16)
+    assert found["qac_jax_examples_per_second"] > 0 and found["flops_per_example"] > 0
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert cli.main(["bench", "search", "--rows", "100"]) == 2
+    assert "the peer needs faiss" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from qac_jax import artifacts, cli
 from qac_jax.evaluation import results
 from qac_jax.formats.records import write_records
-from qac_jax.formats.runs import ranked, write_run
+from qac_jax.formats.runs import ranked, read_run, write_run
 
 
 QUERIES = 30
@@ -59,7 +59,9 @@ def test_runs_are_compared(files, capsys):
     assert [result.name for result in found] == ["bad", "good"]
     first = facts["comparisons"][0]
     assert first["wins"] + first["losses"] + first["ties"] == QUERIES
-    assert first["wins"] > first["losses"] and first["randomization"] < 0.01
+    expected = found[1].mean["mrr@10"] - found[0].mean["mrr@10"]
+    assert first["wins"] > first["losses"] and first["difference"] == pytest.approx(expected)
+    assert first["randomization"] < 0.01 and first["t_test"] < 0.01
 
 
 def test_settings_reach_the_figures(files, capsys):
@@ -93,3 +95,38 @@ def test_answers(files, capsys):
     write_run(files / "nq.trec", {"0": ranked(["d0", "elsewhere"], [2, 1])})
     assert evaluate(files, *common, "--overwrite") == 2
     assert "'elsewhere' is not among the passages" in capsys.readouterr().err
+
+
+def test_runs_are_fused(files):
+    runs = ["--runs", f"{files}/good.trec,{files}/bad.trec"]
+    assert cli.main(["fuse", *runs, "--weights", "1,0", "--out", str(files / "ranks")]) == 0
+    fused, good = read_run(files / "ranks" / "run.trec"), read_run(files / "good.trec")
+    assert all(fused[query].ids == good[query].ids for query in good)
+
+
+def test_a_table_of_many_sets(files, capsys):
+    """Figures that were made one by one, and the averages that are whole."""
+    for name in ("msmarco", "nfcorpus"):
+        words = ["--runs", f"{files}/good.trec", "--qrels", f"{files}/test.tsv"]
+        assert cli.main(["evaluate", *words, "--out", str(files / name)]) == 0
+    (single,), _ = results.read(artifacts.load(files / "msmarco"))
+    capsys.readouterr()
+    step = ["step", "suite", "--out", str(files / "out"), "--metrics"]
+    assert cli.main([*step, f"{files}/msmarco,{files}/nfcorpus"]) == 0
+    printed = capsys.readouterr().out
+    lines = {line.split("  ")[0]: line.split()[-1] for line in printed.split("\n") if line}
+    assert lines["MM"] == lines["MS MARCO"] == f"{100 * single.mean['ndcg@10']:.1f}"
+    assert lines["QA4"] == lines["BEIR14"] == "–"
+    assert cli.main([*step, f"{files}/msmarco,{files}/msmarco", "--overwrite"]) == 2
+    assert "again" in capsys.readouterr().err
+
+
+def test_runs_and_judgements_that_do_not_fit_are_refused(files, capsys):
+    (files / "broken.trec").write_text("q0 Q0 d0 1 0.5 t\nq0 Q0 d0 2 0.4 t\n")
+    (files / "other.tsv").write_text("a\tb\n")
+    for run, qrels, said in (
+        ("broken.trec", "test.tsv", "passage 'd0' was ranked"),
+        ("good.trec", "other.tsv", "none of"),
+    ):
+        assert evaluate(files, "--runs", f"{files}/{run}", "--qrels", f"{files}/{qrels}") == 2
+        assert said in capsys.readouterr().err

@@ -92,3 +92,10 @@ def test_what_there_is_already_is_kept(passages: Path, tmp_path: Path, capsys: A
     with Loader(str(examples), batch_size=10, settings={"strategies": strategies}) as loader:
         batch = next(loader)
     assert batch["spans"].shape == (10, 16, 32) and set(batch["extract"]) <= {0, 1}
+
+
+def test_what_does_not_fit_is_refused(passages: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ["extract", "--passages", str(passages), "--out", str(tmp_path / "no")]
+    for flags, said in (("--method plm", "give --scorer"), ("--scorer .", "takes no model")):
+        assert main([*words, *flags.split()]) == 2
+        assert said in capsys.readouterr().err

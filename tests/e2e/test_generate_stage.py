@@ -97,9 +97,13 @@ def test_queries_made_elsewhere(
     assert len(found) == PASSAGES
     assert [c["text"] for c in found["p9"]] == ["who is nine", "nine again"]
     assert found["p2"] == [{"text": "two", "origin": "llm", "score": 1}] and not found["p0"]
-    file.write_text(json.dumps({"_id": "nobody", "queries": ["x"]}) + "\n")
+    with file.open("a") as more:
+        more.write(json.dumps({"_id": "nobody", "queries": ["x"]}) + "\n")
     assert qac(*given, "--imported", file, "--out", tmp_path / "no") == 2
-    assert f"{file}:1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{file}:4" in said and "'nobody' is not among the passages" in said
+    assert qac(*given, "--imported", file, "--skip_bad", 1, "--out", tmp_path / "yes") == 0
+    assert records_of(tmp_path / "yes") == records_of(out)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import toy_retrieval
 
-from qac_jax import artifacts
+from qac_jax import artifacts, cli
 from qac_jax.artifacts import Artifact
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
@@ -95,6 +95,13 @@ def test_an_interrupted_labelling_goes_on(road: Road, monkeypatch) -> None:
     assert calls == [4, 4, 4, 4]
     assert list(Records(cut)) == list(Records(whole))
     assert cut.info["counts"] == whole.info["counts"]
+
+
+def test_a_question_on_the_screen_in_the_new_order(road: Road, capsys) -> None:
+    ask = ["search", "--index", str(road.folder / "bm25"), "--k", "3", "--json", "river stone"]
+    assert cli.main([*ask, "--reranker", str(road.folder / "model")]) == 0
+    scores = [hit["score"] for hit in json.loads(capsys.readouterr().out)]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
 
 
 def test_labels_become_examples_without_queries_of_tests(road: Road, tmp_path) -> None:

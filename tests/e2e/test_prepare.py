@@ -96,3 +96,13 @@ def test_a_vocabulary_learned_on_the_way(corpus, tmp_path):
     given = ["--tokenizer", tmp_path / "A" / "tokenizer", "--max_tokens", 40, "--workers", 1]
     again = prepare(tmp_path / "C", "--documents", corpus, *given)
     assert list(Records(again)) == list(Records(made))
+
+
+def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
+    path = tmp_path / "c.jsonl"
+    path.write_text(corpus.read_text() + "{broken\n")
+    flags = ["--documents", path, "--shards", 2, "--workers", 2, "--cut", "none"]
+    assert cli.main(["prepare", "--out", str(tmp_path / "A"), *map(str, flags)]) == 2
+    assert f"{path}:121: " in capsys.readouterr().err
+    path.write_text(corpus.read_text())
+    assert prepare(tmp_path / "A", *flags).info["documents"] == 120, "mended, in the same folder"

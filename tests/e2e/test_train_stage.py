@@ -190,7 +190,8 @@ def test_starts_from_an_artefact_and_from_a_folder(
 ) -> None:
     artifact = artifacts.load(trained)
     # Its own objective goes on with all parameters, heads too.
-    _, params = train.initial(mlm.Mlm(bert.Bert(bert.BertConfig())), artifact)
+    objective, params = train.initial(mlm.Mlm(bert.Bert(bert.BertConfig())), artifact)
+    assert objective.model.config.hidden_size == 16
     jax.tree.map(np.testing.assert_array_equal, params, parameters.load_whole(artifact))
     module, variables = parameters.load(artifact)
     huggingface.save(tmp_path / "hf", module, variables)
@@ -219,3 +220,14 @@ def test_fed_by_seqio(examples: Path, trained: Path, tmp_path: Path) -> None:
     code, said = finish(launch(examples, half, "--steps", 6, "--feed", "seqio"))
     assert code == 0, said
     assert artifacts.load(half).identity == artifacts.load(trained).identity
+
+
+def test_mistakes_get_one_sentence(examples: Path, tmp_path: Path, capsys: Any) -> None:
+    for flags, message in {
+        "": "set by nothing; give one of --steps",
+        "--epochs 0.01": "0 examples are fewer than one batch of 16",
+        "--steps 1 --microbatch 5": "microbatch=5 does not divide batch_size=16",
+        "--steps 1 --mesh 3,1,1": "mesh=3x1x1 does not fit 8 device",
+    }.items():
+        assert call(examples, tmp_path / "out", *flags.split()) == 2
+        assert message in capsys.readouterr().err
