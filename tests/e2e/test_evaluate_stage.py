@@ -106,8 +106,8 @@ def test_runs_are_fused(files):
 
 def test_a_table_of_many_sets(files, capsys):
     """Figures that were made one by one, and the averages that are whole."""
-    for name in ("msmarco", "nfcorpus"):
-        words = ["--runs", f"{files}/good.trec", "--qrels", f"{files}/test.tsv"]
+    for name, run in (("msmarco", "good"), ("nfcorpus", "bad")):
+        words = ["--runs", f"{files}/{run}.trec", "--qrels", f"{files}/test.tsv"]
         assert cli.main(["evaluate", *words, "--out", str(files / name)]) == 0
     (single,), _ = results.read(artifacts.load(files / "msmarco"))
     capsys.readouterr()
