@@ -97,11 +97,13 @@ def test_answers(files, capsys):
     assert "'elsewhere' is not among the passages" in capsys.readouterr().err
 
 
-def test_runs_are_fused(files):
+def test_runs_are_fused(files, capsys):
     runs = ["--runs", f"{files}/good.trec,{files}/bad.trec"]
     assert cli.main(["fuse", *runs, "--weights", "1,0", "--out", str(files / "ranks")]) == 0
     fused, good = read_run(files / "ranks" / "run.trec"), read_run(files / "good.trec")
     assert all(fused[query].ids == good[query].ids for query in good)
+    assert cli.main(["fuse", "--runs", f"{files}/good.trec", "--out", str(files / "x")]) == 2
+    assert "give two or more" in capsys.readouterr().err
 
 
 def test_a_table_of_many_sets(files, capsys):

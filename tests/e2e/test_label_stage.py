@@ -129,7 +129,8 @@ def test_answers_say_what_is_right_without_a_teacher(road: Road, tmp_path) -> No
     asked = map(json.loads, (road.folder / "data" / "queries.jsonl").read_text().splitlines())
     lines = (json.dumps({**one, "metadata": {"answers": ["violin"]}}) for one in asked)
     file.write_text("\n".join(lines))
-    found = road.label("answers", teacher="", answers=str(file))
+    qrels = road.folder / "data" / "qrels" / "test.tsv"
+    found = road.label("answers", teacher="", answers=str(file), truth=str(qrels))
     passages = Records(artifacts.load(road.folder / "passages"))
     texts, run = {r["_id"]: r["text"].lower() for r in passages}, road.run()
     for record in Records(found):
@@ -137,3 +138,6 @@ def test_answers_say_what_is_right_without_a_teacher(road: Road, tmp_path) -> No
         assert record["positives"] == holding[:1]
         assert not any("violin" in texts[name] for name in record["negatives"])
     assert found.count > 3
+    judged = {tuple(line.split("\t")[:2]) for line in qrels.read_text().splitlines()[1:]}
+    right = [(record["_id"], record["positives"][0]) in judged for record in Records(found)]
+    assert found.info["accuracy"]["positives"] == np.mean(right)
