@@ -17,8 +17,6 @@ from qac_jax.serving.engine import Engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not chromium.PROGRAM, reason="needs Chromium")]
 
-ODD = ("constructor", "__proto__")
-_ODD = dict.fromkeys(ODD, "right")
 HOSTILE: list[dict[str, Any]] = [
     {
         "_id": "<b id=x>",
@@ -26,12 +24,11 @@ HOSTILE: list[dict[str, Any]] = [
         "text": "hostile <img src=x onerror='window.broken = 1'> &lt;b&gt; {{title}} ${1} \u202e",
         "url": "javascript:window.broken=1",
         "<i>lang</i>": "<svg onload=window.broken=1>",
-        **dict.fromkeys(ODD, "left"),
+        "__proto__": "left",
     },
-    {"_id": "w", "title": "hostile " + "W" * 300, "text": "hostile " + "wide" * 500, **_ODD},
-    {"_id": "constructor", "title": "hostile link", "text": "hostile",
-     "url": "https://example.org/a", **_ODD},
-]  # fmt: skip
+    {"_id": "w", "title": "hostile " + "W" * 300, "text": "hostile " + "wide" * 500},
+    {"_id": "constructor", "title": "link", "text": "hostile", "url": "https://example.org/a"},
+]
 SHOWN = "document.querySelectorAll('article').length"
 STATUS = "document.getElementById('status').textContent"
 
