@@ -1,8 +1,6 @@
 """`qac analyse`: figures of contexts."""
 
-from pathlib import Path
-
-import pytest
+import itertools
 
 from qac_jax import artifacts, cli
 from qac_jax.evaluation import relatedness
@@ -13,49 +11,26 @@ from qac_jax.formats.records import write_records
 DOCUMENTS, EACH = 8, 5
 
 
-def texts() -> list[list[str]]:
-    """Passages of documents: some words of the passage's own, some of its document's."""
-    return [
-        [
-            " ".join([f"own{d}x{p}y{w}" for w in range(4)] + [f"topic{d}z{w}" for w in range(2)])
-            for p in range(EACH)
-        ]
-        for d in range(DOCUMENTS)
-    ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Passages, and queries made of their own words."""
-    root = tmp_path_factory.mktemp("pairs")
+def test_queries_lead_back_to_their_passages(tmp_path, capsys):
+    """Passages of words of their own and of their document's, and queries of their own words."""
     passages, contexts = [], []
-    for d, document in enumerate(texts()):
-        for p, text in enumerate(document):
-            name = f"d{d}-{p}"
-            passage = {"_id": name, "doc": f"d{d}", "position": p, "title": "", "text": text}
-            passages.append(passage)
-            query = {"text": f"what is own{d}x{p}y1", "origin": "text2query", "score": 0.0}
-            contexts.append({"_id": name, "contexts": [query]})
+    for d, p in itertools.product(range(DOCUMENTS), range(EACH)):
+        words = [f"own{d}x{p}y{w}" for w in range(4)] + [f"topic{d}z{w}" for w in range(2)]
+        passage = {"_id": f"d{d}-{p}", "doc": f"d{d}", "position": p, "title": ""}
+        passages.append(passage | {"text": " ".join(words)})
+        query = {"text": f"what is own{d}x{p}y1", "origin": "text2query", "score": 0.0}
+        contexts.append({"_id": f"d{d}-{p}", "contexts": [query]})
     for kind, records in (("passages", passages), ("contexts", contexts)):
-        with artifacts.create(root / kind, kind=kind, schema=1, key=kind, stage="test") as out:
+        with artifacts.create(tmp_path / kind, kind=kind, key=kind, stage="test") as out:
             write_records(out, records, kind)
-    return root
-
-
-def analyse(out: Path, *arguments: str) -> int:
-    return cli.main(["analyse", *arguments, "--out", str(out)])
-
-
-def test_queries_lead_back_to_their_passages(folder, tmp_path, capsys):
-    inputs = ["--pairs", str(folder / "contexts"), "--passages", str(folder / "passages")]
-    assert analyse(tmp_path / "out", *inputs) == 0
+    inputs = ["--pairs", str(tmp_path / "contexts"), "--passages", str(tmp_path / "passages")]
+    assert cli.main(["analyse", *inputs, "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    found, facts = read(artifacts.load(tmp_path / "out"))
+    found, _ = read(artifacts.load(tmp_path / "out"))
     means = {result.name: result.mean for result in found}
     assert {result.queries for result in found} == {DOCUMENTS * EACH}
     assert means[relatedness.QUERY]["bm25 mrr"] == 1.0
     # A sibling shares the topic with all four others: it cannot tell them apart.
     for sort in (relatedness.RANDOM, relatedness.NEARBY):
         assert 0.2 < means[sort]["bm25 mrr"] < 0.9 and means[sort]["bm25 hit@10"] == 1.0
-    assert all(c["queries"] == DOCUMENTS * EACH for c in facts["comparisons"])
     assert relatedness.QUERY in printed and "t-test" in printed
