@@ -108,10 +108,9 @@ def add(
     total = source.count if isinstance(source, Artifact) else None
     with progress.Bar("index", total=total, unit="passages") as bar:
         for records, known in _read(live, source, format):
-            live.add(records, known, replace=replace, build=False)
+            live.add(records, known, replace=replace)
             count += len(records)
             bar.advance(len(records))
-    live.build()
     return count
 
 
@@ -220,13 +219,6 @@ class LiveSearch:
 def is_living(place: str | os.PathLike[str]) -> bool:
     record = artifacts.peek(place)
     return record is not None and record["kind"] == KIND
-
-
-def approximation(place: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """As `search.approximation`; the recall of a living index's ScaNN parts is not measured."""
-    if not is_living(place):
-        return search.approximation(artifacts.load(place))
-    return {} if LiveIndex(place).snapshot.state.parts else None
 
 
 def texts_of(index: Artifact) -> reranker.Texts:

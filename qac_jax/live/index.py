@@ -177,14 +177,12 @@ class LiveIndex:
         vectors: np.ndarray | None = None,
         *,
         replace: bool = False,
-        build: bool = True,
     ) -> list[str]:
         """Adds passages as one change, and returns their ids.
 
         Those without "_id" are called by their number among all that were ever added, or the next
         free one. Ids that the index has are refused, or with `replace` these passages are replaced.
-        `vectors`: those of the passages, where they are known. `build`: ScaNN's files of many new
-        rows too, as a change of its own; until then they are searched exactly.
+        `vectors`: those of the passages, where they are known.
         """
         records = records_of(passages)
         given = [record["_id"] for record in records if "_id" in record]
@@ -218,8 +216,6 @@ class LiveIndex:
             count = len(base) + len(records) - len(old)
             version = base.state.after(old, digest, rows=rows, count=count, added=number)
             self._commit(base.store, version)
-            if build:
-                self._build()
         return [record["_id"] for record in records]
 
     def _check_new(self, names: Sequence[str], base: Snapshot) -> None:
@@ -252,7 +248,6 @@ class LiveIndex:
         """Leaves out what was deleted, in a new generation of files."""
         with self._changing() as base:
             if base.rows == len(base):
-                self._build()
                 return
             made = Store.create(self.folder, base.state.generation + 1, self.settings.dimension)
             written = Version()
@@ -260,20 +255,8 @@ class LiveIndex:
                 with made.changing(written):
                     rows, _ = made.append(records, vectors, self.settings.analyzer())
                 written = dataclasses.replace(written, rows=rows)
-            parts = made.with_parts((), written.rows)
-            version = base.state.after(generation=made.generation, rows=written.rows, parts=parts)
+            version = base.state.after(generation=made.generation, rows=written.rows)
             self._commit(made, version)
-
-    def build(self) -> None:
-        """Builds ScaNN's files of rows that have none, where they are many."""
-        with self._changing():
-            self._build()
-
-    def _build(self) -> None:
-        now = self.snapshot.state
-        parts = self.snapshot.store.with_parts(now.parts, now.rows)
-        if parts != now.parts:
-            self._commit(self.snapshot.store, now.after(parts=parts))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Snapshot]:

@@ -16,7 +16,6 @@ from qac_jax.live import filters
 from qac_jax.live.filters import Where
 from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
 from qac_jax.retrieval import fusion
-from qac_jax.retrieval.approximate import Scann
 from qac_jax.retrieval.bm25 import top
 from qac_jax.retrieval.corpus import Hit
 from qac_jax.retrieval.hybrid import BM25, DENSE
@@ -24,57 +23,10 @@ from qac_jax.retrieval.hybrid import BM25, DENSE
 
 # Rows whose scores are in memory at a time, and passages that are read together.
 _BLOCK, TOGETHER = 1 << 16, 1 << 14
-# Below this number of allowed rows, or this share of a range, each of them is scored.
-_FEW, _SMALL_SHARE = 5_000, 0.02
 # Filters whose rows are kept between queries, and words whose scores are.
 _KEPT, _KEPT_WORDS = 16, 1024
 
 Nearest = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64 [queries, k]
-
-
-def nearest(
-    vectors: np.ndarray, scann: Scann | None, queries: np.ndarray, k: int, allowed: np.ndarray
-) -> Nearest:
-    """The top k allowed rows for each query, best first; of equal scores the earlier row wins.
-
-    Exact, but for ScaNN's approximation over a large range.
-    """
-    rows = np.flatnonzero(allowed)
-    k = min(k, len(rows))
-    if scann is not None and k and len(rows) > max(_FEW, _SMALL_SHARE * len(allowed)):
-        found = _approximate(scann, queries, k, allowed)
-        if found is not None:
-            return found
-    best = np.zeros((len(queries), 0), np.float32)
-    places = np.zeros((len(queries), 0), np.int64)
-    for start in range(0, len(rows), _BLOCK):
-        chosen = rows[start : start + _BLOCK]
-        whole = len(rows) == len(allowed)  # a slice is not copied
-        block = vectors[start : start + len(chosen)] if whole else vectors[chosen]
-        best = np.concatenate([best, queries @ block.T], 1)
-        places = np.concatenate([places, np.broadcast_to(chosen, (len(queries), len(chosen)))], 1)
-        first = np.stack([top(scores, k) for scores in best])
-        best = np.take_along_axis(best, first, 1)
-        places = np.take_along_axis(places, first, 1)
-    return best, places
-
-
-def _approximate(scann: Scann, queries: np.ndarray, k: int, allowed: np.ndarray) -> Nearest | None:
-    """ScaNN knows no filters: it is asked for more rows, and those not allowed are left out.
-
-    None where that would be more work than scoring all allowed rows.
-    """
-    share = float(allowed.mean())
-    wanted = k if share == 1 else int(k / share * 1.2) + 20
-    while wanted <= max(len(allowed) // 8, k):
-        scores, rows = scann.search(queries, min(wanted, len(allowed)))
-        fits = (rows >= 0) & allowed[rows]
-        if (fits.sum(1) >= k).all():
-            # Those that fit stand first, in their order.
-            order = np.argsort(~fits, axis=1, kind="stable")[:, :k]
-            return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
-        wanted *= 2
-    return None
 
 
 class Found(NamedTuple):
@@ -95,9 +47,6 @@ class Snapshot:
         self.alive = np.ones(version.rows, bool)
         query = "SELECT row FROM passages WHERE deleted <= ? AND row < ?"
         self.alive[self._rows(query, self.version, self.rows)] = False
-        ranges = [(part.start, part.stop, store.scann(part)) for part in version.parts]
-        end = ranges[-1][1] if ranges else 0
-        self._ranges: list[tuple[int, int, Scann | None]] = [*ranges, (end, self.rows, None)]
         self.analyzer = settings.analyzer()
         self._masks: dict[tuple[filters.Condition, ...], np.ndarray] = {}
         self._words: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -196,17 +145,21 @@ class Snapshot:
         return Found(rows[top_rows], fused[top_rows], scores[:, top_rows])
 
     def _by_vectors(self, vectors: np.ndarray, k: int, allowed: np.ndarray) -> Nearest:
-        vectors = np.ascontiguousarray(vectors, np.float32)
-        scores, rows = [], []
-        for start, stop, scann in self._ranges:
-            gains, places = nearest(
-                self._vectors[start:stop], scann, vectors, k, allowed[start:stop]
-            )
-            scores.append(gains)
-            rows.append(places + start)
-        every, numbers = np.concatenate(scores, 1), np.concatenate(rows, 1)
-        best = np.argsort(-every, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(every, best, 1), np.take_along_axis(numbers, best, 1)
+        """The top k allowed rows for each query; of equal scores the earlier row wins."""
+        queries = np.ascontiguousarray(vectors, np.float32)
+        best = np.zeros((len(queries), 0), np.float32)
+        places = np.zeros((len(queries), 0), np.int64)
+        for start in range(0, self.rows, _BLOCK):
+            block = self._vectors[start : start + _BLOCK]
+            chosen = np.flatnonzero(allowed[start : start + _BLOCK])
+            if len(chosen) < len(block):  # else nothing is copied
+                block = block[chosen]
+            rows = np.broadcast_to(start + chosen, (len(queries), len(chosen)))
+            best, places = np.hstack([best, queries @ block.T]), np.hstack([places, rows])
+            first = np.stack([top(scores, k) for scores in best])
+            best = np.take_along_axis(best, first, 1)
+            places = np.take_along_axis(places, first, 1)
+        return best, places
 
     def _by_words(
         self, question: str, k: int, allowed: np.ndarray

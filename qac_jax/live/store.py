@@ -1,7 +1,7 @@
 """The files of a living index, and its manifest: the `artifact.json` that each change replaces.
 
-A folder holds one generation: a SQLite database of passages, words and metadata; a file of vectors,
-one a row; and ScaNN's files of large ranges of rows. Rows are only appended and never numbered
+A folder holds one generation: a SQLite database of passages, words and metadata, and a file of
+vectors, one a row. Rows are only appended and never numbered
 again, and a deletion notes the version that made it, so a version is (rows, number): readers see
 rows below the first that no version up to the second deleted, whatever is written meanwhile. A
 change reaches the database, then the manifest names it: killed in between, the index is the old
@@ -15,14 +15,13 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
-import itertools
 import json
 import os
 import shutil
 import sqlite3
 import threading
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,11 +29,10 @@ from urllib.parse import quote
 import numpy as np
 
 import qac_jax
-from qac_jax import artifacts, fields, hashing
+from qac_jax import artifacts, fields
 from qac_jax.artifacts import Artifact, disk
 from qac_jax.errors import UserError
 from qac_jax.live import filters
-from qac_jax.retrieval.approximate import SCANN, Preset, Scann, preset
 from qac_jax.retrieval.bm25 import Analyzer, Scoring
 from qac_jax.retrieval.corpus import passage_text
 from qac_jax.retrieval.fusion import Fusion
@@ -47,9 +45,6 @@ Record = dict[str, Any]
 _DATABASE, _VECTORS = "passages.sqlite", "vectors.f32"
 # Seconds that a process waits for another one's commit.
 _PATIENCE = 60
-# Rows from which a range is searched by ScaNN, and that one has at most: building it takes more
-# than three times the memory of its vectors.
-LARGE, MOST = 20_000, 1 << 17
 # Rows of a word whose counts are stored together, as pairs (row, count).
 _BUCKET = 1 << 14
 # Stands for all words of a passage: its count is the passage's length.
@@ -88,20 +83,6 @@ class LiveSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """A range of rows with files of ScaNN."""
-
-    start: int
-    stop: int
-    preset: Mapping[str, Any]
-    files: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return f"scann-{self.start}-{self.stop}"
-
-
-@dataclasses.dataclass(frozen=True)
 class Version:
     """One version of the index."""
 
@@ -111,7 +92,6 @@ class Version:
     count: int = 0  # of them not deleted
     added: int = 0  # passages ever added: names those without an id
     content: str = ""  # a hash of all changes
-    parts: tuple[Part, ...] = ()
 
     @classmethod
     def of(cls, artifact: Artifact) -> Version:
@@ -120,8 +100,9 @@ class Version:
                 f"{artifact.path} has an earlier format of living indexes; copy it: qac index "
                 f"NEW_FOLDER --add {artifact.path}"
             )
-        known = artifact.info["manifest"]
-        return cls(**{**known, "parts": tuple(Part(**part) for part in known["parts"])})
+        known = dict(artifact.info["manifest"])
+        known.pop("parts", None)  # ScaNN's, of earlier versions
+        return cls(**known)
 
     def after(self, *changes: Any, **values: Any) -> Version:
         """The next version; `changes` say what was added or deleted."""
@@ -140,11 +121,8 @@ def commit(folder: Path, version: Version, settings: LiveSettings) -> None:
     for name in (_DATABASE, _VECTORS):
         path = inside / name
         files[f"{inside.name}/{name}"] = {"size": path.stat().st_size, "sha256": "", "grows": True}
-    for part in version.parts:
-        files |= {f"{inside.name}/{part.name}/{name}": part.files[name] for name in part.files}
     info = {**dataclasses.asdict(settings), "manifest": dataclasses.asdict(version), "texts": []}
-    built = [part.name for part in version.parts]
-    contents = {inside.name: f"{version.content} {version.generation} {built}"}
+    contents = {inside.name: f"{version.content} {version.generation} []"}
     disk.folders(folder, files)
     record: dict[str, Any] = {
         "format": artifacts.FORMAT,
@@ -160,14 +138,13 @@ def commit(folder: Path, version: Version, settings: LiveSettings) -> None:
 
 
 def sweep(folder: Path, version: Version) -> None:
-    """Removes earlier generations, and files of changes that were not finished.
+    """Removes earlier generations, and one that was not finished.
 
     Who has an earlier version open keeps it: files that are open stay readable.
     """
     inside = folder_of(folder, version.generation)
-    known = {inside, *(inside / part.name for part in version.parts)}
-    for path in (*folder.glob("index-*"), *inside.glob("scann-*")):
-        if path not in known:
+    for path in folder.glob("index-*"):
+        if path != inside:
             is_folder = path.is_dir() and not path.is_symlink()
             shutil.rmtree(path) if is_folder else os.unlink(path)
 
@@ -188,7 +165,6 @@ class Store:
     def __init__(self, folder: Path, generation: int, width: int):
         self.folder, self.generation = folder_of(folder, generation), generation
         self._width, self._lock = width, threading.Lock()
-        self._scanns: dict[str, Scann] = {}
         address = f"file:{quote(str((self.folder / _DATABASE).absolute()))}?mode=rw"
         self._database = sqlite3.connect(
             address, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
@@ -225,12 +201,6 @@ class Store:
             return np.zeros((0, self._width), np.float32)
         path = self.folder / _VECTORS
         return np.asarray(np.memmap(path, np.float32, "r", shape=(rows, self._width)))
-
-    def scann(self, part: Part) -> Scann:
-        if part.name not in self._scanns:
-            place, count = self.folder / part.name, part.stop - part.start
-            self._scanns[part.name] = Scann([place], [count], self._width, [Preset(**part.preset)])
-        return self._scanns[part.name]
 
     @contextlib.contextmanager
     def changing(self, version: Version) -> Iterator[None]:
@@ -286,34 +256,3 @@ class Store:
         digest = hashlib.sha256("\n".join(lines).encode())
         digest.update(vectors.tobytes())
         return rows.stop, digest.hexdigest()
-
-    def with_parts(self, parts: Sequence[Part], rows: int) -> tuple[Part, ...]:
-        """The parts, and where enough rows follow the last one of these rows too: with as many
-        rows before them as they are, so that a row is built some log n times."""
-        known = list(parts)
-        start = known[-1].stop if known else 0
-        if rows - start < LARGE:
-            return tuple(known)
-        while known and known[-1].stop - known[-1].start <= rows - start:
-            if rows - known[-1].start > MOST:
-                break
-            start = known.pop().start
-        ends = np.linspace(start, rows, -(-(rows - start) // MOST) + 1).astype(int).tolist()
-        known += [self._build(*ends) for ends in itertools.pairwise(ends)]
-        return tuple(known)
-
-    def _build(self, start: int, stop: int) -> Part:
-        shape: Any = preset(SCANN, stop - start)
-        files: dict[str, Any] = {}
-        part = Part(start, stop, dataclasses.asdict(shape), files)
-        place = self.folder / part.name
-        work = place.with_name(place.name + artifacts.PART)
-        for path in (place, work):
-            shutil.rmtree(path, ignore_errors=True)
-        work.mkdir()
-        Scann.build(self.vectors(stop)[start:], shape, work)
-        for path in sorted(work.iterdir()):
-            disk.file(path)
-            files[path.name] = {"size": path.stat().st_size, "sha256": hashing.hash_file(path)}
-        work.rename(place)
-        return part

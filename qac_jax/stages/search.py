@@ -81,9 +81,10 @@ class Search(Stage):
         from qac_jax.live import convert
         from qac_jax.retrieval import search
 
-        index = inputs.path("index") if "index" in inputs else None
-        if index is not None and (known := convert.approximation(index)) is not None:
-            out.info["approximate"] = known
+        if "index" in inputs:
+            known = search.approximation(inputs.artifact("index"))
+            if known is not None:
+                out.info["approximate"] = known
         if not self.reranker:
             searched, pieces = self._search(inputs, out)
             out.count = sum(piece.items for piece in pieces)

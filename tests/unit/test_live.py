@@ -108,11 +108,13 @@ def test_a_compacted_index_answers_the_same(
 ) -> None:
     """In several blocks."""
     monkeypatch.setattr(snapshot, "TOGETHER", 8)
+    monkeypatch.setattr(snapshot, "_BLOCK", 16)
     live = toy.live(tmp_path / "index", toy.records(30))
     live.add(toy.records(11, 30))
     live.delete(["d0", "d7", "d40"])
     kinds: tuple[dict[str, Any], ...] = ({}, {"hybrid": 1}, {"where": {"lang": "fr"}})
     before = [answers(live, **kind) for kind in kinds]
+    monkeypatch.setattr(snapshot, "_BLOCK", 1 << 16)
     monkeypatch.setattr(store, "_BUCKET", 16)
     live.compact()
     assert live.snapshot.rows == 38 and live.snapshot.alive.all()
@@ -253,33 +255,6 @@ def content(folder: Path) -> Any:
     artifacts.load(folder).verify()
     hits = index.search(QUESTIONS[:1], 100)[0]
     return tuple(sorted((hit.id, hit.text, round(hit.score, 5)) for hit in hits))
-
-
-def test_a_large_range_is_searched_by_scann(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Below 20,000 rows ScaNN scores all rows, so that its answers are exact here."""
-    exact = toy.live(tmp_path / "exact", toy.records(300))
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "LARGE", 100)
-        patched.setattr(store, "MOST", 160)
-        live = toy.live(tmp_path / "scann", toy.records(130))
-        live.add(toy.records(170, 130))
-    assert [(part.start, part.stop) for part in live.snapshot.state.parts] == [
-        (0, 130),
-        (130, 215),
-        (215, 300),
-    ]
-    artifacts.load(live.folder).verify()
-    for few in (5_000, 0):
-        monkeypatch.setattr(snapshot, "_FEW", few)
-        for where in (None, {"lang": "en"}, {"year": 2003, "lang": "de"}):
-            got, expected = (answers(i, hybrid=0, where=where) for i in (live, exact))
-            assert [[n for n, _ in hits] for hits in got] == [[n for n, _ in h] for h in expected]
-    for each in (live, exact):
-        each.delete([f"d{n}" for n in range(0, 300, 4)])
-        each.add(toy.records(10, 400))
-    assert [h[0] for h in answers(live)] == [h[0] for h in answers(exact)]
 
 
 def test_an_index_of_the_earlier_format_is_copied(tmp_path: Path) -> None:

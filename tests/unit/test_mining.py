@@ -23,7 +23,6 @@ from qac_jax.retrieval.corpus import Searchable
 from qac_jax.retrieval.hybrid import Hybrid
 from qac_jax.retrieval.mining import Labelling, Miner, Mining, Question
 from qac_jax.stages import index, mine
-from qac_jax.stages.tokenize import Tokenize
 
 
 COUNT = 30
@@ -86,7 +85,7 @@ def test_the_draw_depends_on_seed_and_query_alone(folder):
     assert all(len(r["negatives"]) == 4 for r in whole)
 
 
-def stage_of(folder: Path, **settings: object) -> mine.Mine:
+def mined(folder: Path, out: Path, **settings: object) -> artifacts.Artifact:
     given = {
         "passages": str(folder / "passages"),
         "bm25": str(folder / "bm25"),
@@ -94,122 +93,86 @@ def stage_of(folder: Path, **settings: object) -> mine.Mine:
         "qrels": str(folder / "qrels.tsv"),
         **settings,
     }
-    return mine.Mine.make(**given)
+    return stage.execute(mine.Mine.make(**given), out)
 
 
 def test_what_is_mined_of_judged_queries(folder, tmp_path):
-    made = stage.execute(stage_of(folder, keep=8), tmp_path / "negatives")
+    made = mined(folder, tmp_path / "negatives", keep=8)
     assert (made.kind, made.count) == (judged.NEGATIVES, 3)
     assert made.info["systems"]["bm25"]["identity"] == artifacts.load(folder / "bm25").identity
     found = list(Records(made))
     assert [record["_id"] for record in found] == ["q0", "q1", "q2"]
     assert "p5" not in found[2]["negatives"] and len(found[2]["negatives"]) == 8
+    with pytest.raises(UserError, match="pass --index"):
+        mined(folder, tmp_path / "out", negatives="mined+bm25")
+    passages = Records(artifacts.load(folder / "passages"))
+    with pytest.raises(UserError, match="1 judged passages .* 'nowhere'"):
+        mining.questions_of({"q": "x"}, {"q": {"nowhere": 1}}, passages)
 
 
 def test_generated_queries(folder, tmp_path):
     contexts = [{"_id": "p3", "contexts": [{"text": "thing3"}, {"text": "speaks of 3"}]}]
-    with artifacts.create(tmp_path / "contexts", kind="contexts") as out:
-        write_records(out, contexts, "contexts")
-    settings = {"queries": "", "qrels": "", "contexts": str(tmp_path / "contexts")}
-    found = list(Records(stage.execute(stage_of(folder, **settings), tmp_path / "negatives")))
+    given = toy_examples._write(tmp_path / "contexts", "contexts", contexts)
+    found = list(Records(mined(folder, tmp_path / "out", queries="", qrels="", contexts=given)))
     assert [record["_id"] for record in found] == ["p3#q0", "p3#q1"]
     assert all("p3" not in record["negatives"] for record in found)
-
-
-def test_mistakes_are_told(folder, tmp_path):
-    settings: Any
-    for settings, told in [
-        ({"negatives": "mined+bm25"}, "pass --index"),
-        ({"qrels": ""}, "belong together"),
-    ]:
-        with pytest.raises(UserError, match=told):
-            stage.execute(stage_of(folder, **settings), tmp_path / "out")
-    passages = Records(artifacts.load(folder / "passages"))
-    with pytest.raises(UserError, match="1 judged passages .* 'nowhere'"):
-        mining.questions_of({"q": "x"}, {"q": {"nowhere": 1}}, passages)
 
 
 IDS = tuple("abcdefgh")
 SURE = np.array([0.06, 0.93, 0.52, 0.02, 0.97, 0.01, 0.08, 0.31])
 
 
-def label(rule: Labelling, **changes: Any) -> tuple[dict[str, Any] | None, Counter[str]]:
-    given = {"ids": IDS, "odds": np.log(SURE / (1 - SURE)), "counts": Counter[str](), **changes}
-    return mining.label(rule, Query("q", "what?"), **given), given["counts"]
+def labelled(seed: int = 111, depth: int = 8, **changes: Any) -> dict[str, Any] | str:
+    """The record, or why there is none."""
+    names = ("relevant", "excluded", "odds")
+    given = {name: changes.pop(name) for name in names if name in changes}
+    given = {"odds": np.log(SURE / (1 - SURE)), "counts": Counter[str](), "seed": seed, **given}
+    found = mining.label(Labelling(depth=depth, **changes), Query("q", "what?"), IDS, **given)
+    return found or next(name for name in given["counts"] if " without a " in name)
 
 
-def labelled(rule: Labelling, seed: int = 111, **changes: Any) -> dict[str, Any]:
-    record, _ = label(rule, seed=seed, **changes)
-    assert record is not None
-    return record
-
-
-def test_the_best_candidate_and_the_first_that_are_surely_wrong() -> None:
-    record = labelled(Labelling(count=2, depth=8))
-    assert record["positives"] == ["e"] and record["negatives"] == ["a", "d"]
-    np.testing.assert_allclose(probability(np.array(record["positives_scores"])), [0.97], rtol=1e-4)
-    np.testing.assert_allclose(
-        probability(np.array(record["negatives_scores"])), [0.06, 0.02], rtol=1e-4
-    )
-    assert labelled(Labelling(depth=8))["negatives"] == ["a", "d", "f", "g"]
-    assert labelled(Labelling(positives="all", depth=8))["positives"] == ["e", "b"]
-    assert labelled(Labelling(depth=4))["positives"] == ["b"]
-    sampled = Labelling(order="sampled", count=2, depth=8)
-    drawn = {tuple(labelled(sampled, seed)["negatives"]) for seed in range(20)}
-    assert len(drawn) > 3 and all(set(pair) < set("adfg") for pair in drawn)
-    assert labelled(sampled, 3) == labelled(sampled, 3)
-    # What may be right is never a negative.
-    assert labelled(Labelling(depth=8), excluded={"a", "f"})["negatives"] == ["d", "g"]
-    assert "d" not in labelled(Labelling(depth=8), relevant={"d": -4.0})["negatives"]
-
-
-def test_judged_queries_keep_their_positives_and_lose_doubtful_negatives() -> None:
-    given: dict[str, Any] = {"relevant": {"c": 0.0, "z": 0.0}}
-    record = labelled(Labelling(depth=8), **given)
-    assert record["positives"] == ["c", "z"] and record["negatives"] == ["a", "d", "f", "g"]
-    extended = labelled(Labelling(depth=8, extend=True, positives="all"), **given)
-    assert extended["positives"] == ["c", "z", "e", "b"]
+def test_labels_by_thresholds() -> None:
+    """The best candidate and the first that are surely wrong; judged queries keep their positives
+    and lose doubtful negatives; what may be right is never a negative."""
+    judged: dict[str, Any] = {"relevant": {"c": 0.0, "z": 0.0}}
+    changes: dict[str, Any]
+    for changes, positives, negatives in (
+        ({"count": 2}, "e", "ad"),
+        ({}, "e", "adfg"),
+        ({"positives": "all"}, "eb", "adfg"),
+        ({"depth": 4}, "b", "ad"),
+        ({"excluded": {"a", "f"}}, "e", "dg"),
+        ({"relevant": {"d": -4.0}}, "d", "afg"),
+        (judged, "cz", "adfg"),
+        ({**judged, "extend": True, "positives": "all"}, "czeb", "adfg"),
+        ({"depth": 4, "fill": 7, "count": 4}, "b", "ad"),  # an unjudged query is not filled up
+        # Without a teacher all but the known is wrong.
+        ({"odds": None, "count": 3, "relevant": {"b": 0.0}, "excluded": {"c"}}, "b", "ade"),
+    ):
+        record: Any = labelled(**changes)
+        found = "".join(record["positives"]), "".join(record["negatives"])
+        assert found == (positives, negatives), changes
+        if "odds" not in changes:
+            sure = probability(np.array(record["negatives_scores"]))
+            np.testing.assert_allclose(sure, [SURE[IDS.index(n)] for n in negatives], rtol=1e-3)
     # Without a candidate that holds an answer there is no positive (Natural Questions).
-    assert label(Labelling(depth=8), relevant={})[0] is None
+    assert labelled(relevant={}) == labelled(positive=0.99) == "queries without a positive"
+    assert labelled(negative=0.001) == "queries without a negative"
+    lines = mining.lines_of(labelled(positives="all", count=3))  # type: ignore[arg-type]
+    assert len(lines) == 6 and {len(line["negatives"]) for line in lines} == {1}
+    with pytest.raises(UserError, match="raise"):
+        Labelling(fill=10)
 
 
-def test_a_shortage_is_filled_from_later_ranks_for_judged_queries() -> None:
-    rule = Labelling(depth=4, fill=7, count=4)
-    record = labelled(rule, relevant={"e": 1.0})
+def test_negatives_that_are_drawn() -> None:
+    drawn: Any = [labelled(seed, order="sampled", count=2) for seed in (*range(20), 0)]
+    pairs = {tuple(record["negatives"]) for record in drawn}
+    assert len(pairs) > 3 and all(set(pair) < set("adfg") for pair in pairs)
+    assert drawn[0] == drawn[-1]
+    # A shortage of a judged query is filled from later ranks.
+    record: Any = labelled(depth=4, fill=7, count=4, relevant={"e": 1.0})
     assert record["negatives"][:2] == ["a", "d"] and set(record["negatives"][2:]) == {"f", "g"}
     assert record["negatives_scores"][2:] == [0.0, 0.0]
-    assert labelled(rule)["negatives"] == ["a", "d"]  # an unjudged query is not filled up
-
-
-def test_without_a_teacher_all_but_the_known_is_wrong() -> None:
-    record = labelled(Labelling(depth=8, count=3), odds=None, relevant={"b": 0.0}, excluded={"c"})
-    assert record["positives"] == ["b"] and record["negatives"] == ["a", "d", "e"]
-    lines = mining.lines_of(labelled(Labelling(depth=8, positives="all", count=3)))
-    assert len(lines) == 6 and {len(line["negatives"]) for line in lines} == {1}
-
-
-def test_what_is_left_out_is_counted() -> None:
-    for rule, reason in (
-        (Labelling(positive=0.99, depth=8), "queries without a positive"),
-        (Labelling(negative=0.001, depth=8), "queries without a negative"),
-    ):
-        record, counts = label(rule)
-        assert record is None and counts[reason] == 1
-
-
-def test_right_labels_are_counted_over_all_pieces() -> None:
-    pieces = [
-        {"counts": {"queries": 1}, "right": {"positives": 1, "positives compared": 1}},
-        {"counts": {"queries": 2}, "right": {"positives compared": 3}},
-    ]
-    found = mining.summed(pieces, {"queries": 4}, judged=True)
-    assert found == {"counts": {"queries": 7}, "accuracy": {"positives": 0.25}}
-
-
-def test_rules_that_mean_nothing() -> None:
-    for wrong in ({"positive": 0.1}, {"count": 0}, {"fill": 10}):
-        with pytest.raises(UserError, match="expected|raise|move"):
-            Labelling(**wrong)
 
 
 def test_every_row_is_in_a_group_of_one_size_with_its_like() -> None:
@@ -231,82 +194,62 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = toy.indexed(tmp_path_factory.mktemp("grouping"))
     joined = index.Hybrid.make(index=str(folder / "index"), bm25=str(folder / "bm25"), weight=0.4)
     stage.execute(joined, folder / "hybrid")
-    names = records(folder / "passages").ids()
+    names = list(Records(artifacts.load(folder / "passages")).ids())
     found = [
         {
             "_id": name,
             "contexts": [{"text": toy.sentence(np.random.default_rng(n + i), 3)} for i in range(3)],
         }
-        for n, name in enumerate(list(names)[:-2])
+        for n, name in enumerate(names[:-2])
     ]
     toy_examples._write(folder / "contexts", "contexts", found)
     return folder
 
 
-def records(folder: Path) -> Records:
-    return Records(artifacts.load(folder))
+def grouped(road: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
+    given: Any = {"passages": str(road / "passages"), "teacher": str(road / "hybrid"), **settings}
+    return list(Records(stage.execute(mine.Group(**given, size=8), out)))
 
 
-def made(road: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
-    of: Any = {name: str(road / name) for name in ("passages", "contexts")}
-    grouped = mine.Group(teacher=str(road / "hybrid"), **of, **settings)
-    return list(Records(stage.execute(grouped, out)))
-
-
-def test_scores_are_those_of_the_hybrid_index(road: Path, tmp_path: Path) -> None:
+def test_scores_are_those_of_the_hybrid_index_and_turns_group_anew(
+    road: Path, tmp_path: Path
+) -> None:
     teacher = Hybrid(artifacts.load(road / "hybrid"))
-    places = {text: name for name, text in texts_of(road).items()}
-    groups = made(road, tmp_path / "out", size=8, per_passage=2)
-    assert len(groups) == 5 and all(len(g["passages"]) == 8 for g in groups)
-    for of in groups[:2]:
-        scores, rows = teacher.find(of["queries"], 40)
-        for number in range(len(of["queries"])):
-            fused = {teacher.ids[r]: s for r, s in zip(rows[number], scores[number], strict=True)}
-            expected = [fused[places[p["title"], p["text"]]] for p in of["passages"]]
-            np.testing.assert_allclose(of["scores"][number], expected, atol=1e-5)
-
-
-def texts_of(road: Path) -> dict[str, tuple[str, str]]:
-    return {r["_id"]: (r["title"], r["text"]) for r in records(road / "passages")}
-
-
-def test_turns_group_anew_and_groups_become_examples(road: Path, tmp_path: Path) -> None:
-    once = made(road, tmp_path / "once", size=8, per_passage=2)
-    twice = made(road, tmp_path / "twice", size=8, per_passage=2, turns=2)
-    assert json.dumps(twice[:5]) == json.dumps(once) and len(twice) == 10
+    every = Records(artifacts.load(road / "passages"))
+    places = {(r["title"], r["text"]): r["_id"] for r in every}
+    given: Any = {"contexts": str(road / "contexts"), "per_passage": 2}
+    groups = grouped(road, tmp_path / "once", **given)
+    twice = grouped(road, tmp_path / "twice", **given, turns=2)
+    assert json.dumps(twice[:5]) == json.dumps(groups) and len(twice) == 10
     assert twice[5]["passages"] != twice[0]["passages"]
     of_passage = {
-        name: {query.text for query in queries}
-        for name, queries in mining.of_contexts([records(road / "contexts")]).items()
+        r["_id"]: {query["text"] for query in r["contexts"]}
+        for r in Records(artifacts.load(road / "contexts"))
     }
-    names = {text: name for name, text in texts_of(road).items()}
-    for of in once:
-        known = {
-            q for p in of["passages"] for q in of_passage.get(names[p["title"], p["text"]], ())
-        }
-        assert set(of["queries"]) <= known and len(of["queries"]) >= 12
-    tokenize = Tokenize.make(pairs=str(tmp_path / "once"), task="groups", workers=1)
-    (first, *_) = toy_examples.stored(stage.execute(tokenize, tmp_path / "examples").path)
-    assert len(first["scores"]) == 8 * len(first["queries"]) and len(first["passages"]) == 8
+    for of in groups:
+        names = [places[p["title"], p["text"]] for p in of["passages"]]
+        assert len(names) == 8 and len(of["queries"]) >= 12
+        assert set(of["queries"]) <= set().union(*(of_passage.get(name, ()) for name in names))
+        for scores, (best, rows) in zip(
+            of["scores"], (teacher.find([q], 40) for q in of["queries"]), strict=True
+        ):
+            fused = {teacher.ids[r]: s for r, s in zip(rows[0], best[0], strict=True)}
+            np.testing.assert_allclose(scores, [fused[name] for name in names], atol=1e-5)
 
 
 def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:
     teacher = Hybrid(artifacts.load(road / "hybrid"))
-    text = records(road / "passages")[5]["text"]
+    text = Records(artifacts.load(road / "passages"))[5]["text"]
     asked = {"judged": "river", "log": text, "elsewhere": "lamp"}
     lines = [json.dumps({"_id": name, "text": words}) for name, words in asked.items()]
     (tmp_path / "queries.jsonl").write_text("\n".join(lines))
     known = list(teacher.ids)
     judgements = f"judged\t{known[0]}\t1\njudged\t{known[1]}\t1\nelsewhere\tnowhere\t1\n"
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements)
-    grouped = mine.Group(
-        passages=str(road / "passages"),
-        queries=str(tmp_path / "queries.jsonl"),
-        qrels=str(tmp_path / "qrels.tsv"),
-        teacher=str(road / "hybrid"),
-        size=8,
+    given = {name: str(tmp_path / name) for name in ("queries.jsonl", "qrels.tsv")}
+    groups = grouped(
+        road, tmp_path / "out", queries=given["queries.jsonl"], qrels=given["qrels.tsv"]
     )
-    groups = records(stage.execute(grouped, tmp_path / "out").path)
     found = sorted(name for of in groups for name in of["query_ids"])
     first = teacher.ids[int(teacher.find([text], 1)[1][0, 0])]
     assert found == ["judged", "judged", "log"] and first == known[5]
