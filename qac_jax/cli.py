@@ -105,7 +105,7 @@ _STEPS = {
     "hybrid": ("index:Hybrid", "a dense index and a BM25 index → one index that fuses both"),
     "judge": ("questions:Judge", "questions with the titles that answer them → judgements"),
     "leaks": ("questions:Leaks", "refuses training data that contain test questions"),
-    "pairs": ("pairs:Pairs", "collections or passages → texts that train a query generator"),
+    "pairs": ("pairs:Pairs", "collections → texts that train a query generator"),
     "sample": ("questions:Sample", "queries of several files → a random part of them"),
     "split": ("questions:Split", "passages → those for training, validation or the test"),
     "suite": ("evaluate:Suite", "metrics of many collections → the papers' averages"),

@@ -18,11 +18,10 @@ from qac_jax.data.examples import Examples
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records
-from qac_jax.queries import filtering, generation, generator_pairs
+from qac_jax.queries import filtering, generation
 from qac_jax.queries.filtering import Filter
 from qac_jax.queries.generation import read_contexts
-from qac_jax.queries.prompts import PROMPTS
-from qac_jax.text import sentences, tokenizers
+from qac_jax.text import tokenizers
 
 
 PASSAGE = "Copper is a soft metal, and it conducts heat very well."
@@ -173,35 +172,10 @@ def test_bad_lines_have_file_and_line(tmp_path: Path) -> None:
         assert f"{path}:2" in str(error.value)
 
 
-LEAD = "The kestrel is a small falcon that hovers over open fields."
 BODY = (
     "It hunts mice and voles by day. Kestrels hover with fanned tails over a field where mice "
     "and voles hide. Its nest is a ledge or an old crow nest."
 )
-BIRD = {"_id": "p1", "doc": "d1", "title": "Kestrel", "text": f"{LEAD} {BODY}"}
-
-
-def test_all_four_prompts_are_answered():
-    others = [f"The house number {n} has a door, a field and an open window." for n in range(30)]
-    known = generator_pairs.Frequencies([BIRD["text"], *others]), sentences.load("shipped")
-    found = generator_pairs.targets_of(BIRD, *known)
-    assert set(found) == set(PROMPTS)
-    assert found["title"][1] == "Kestrel"
-    assert found["absum"] == (BODY, LEAD)  # the lead itself is not shown
-    assert found["exsum"][1] in BIRD["text"]
-    assert "mice and voles" in found["exsum"][1]  # shares most words with the others
-    assert found["topic"][1] in BIRD["text"]
-    passage = {**BIRD, "anchors": [["Mouse", "no such words"], ["Vole", "voles"]]}
-    # An anchor, where the text holds it.
-    assert generator_pairs.targets_of(passage, *known)["topic"][1] == "voles"
-
-
-def test_the_summary_line_is_a_question_that_the_body_does_not_hold():
-    passage = {**BIRD, "summary": LEAD}
-    (record,) = generator_pairs.questions([passage], {"p1": ["What hovers?"]}, "text2query: ")
-    assert record["targets"] == ["What hovers?", LEAD.rstrip(".")]
-    assert record["text"] == BODY
-    assert record["before"] == "text2query: "
 
 
 @pytest.fixture(scope="module")
@@ -232,17 +206,16 @@ def test_questions_of_test_documents_are_never_learned(collection, tmp_path):
         assert said == [f"what does {name} hunt?" for name in expected]
 
 
-def test_a_prompt_behind_a_long_text_survives_tokenisation(collection, tmp_path):
-    arguments = ["step", "pairs", "--collections", str(collection), "--targets", "label_free"]
+def test_only_the_text_of_a_long_pair_is_truncated(collection, tmp_path):
+    arguments = ["step", "pairs", "--collections", str(collection)]
     assert cli.main([*arguments, "--out", str(tmp_path / "pairs")]) == 0
     arguments = ["tokenize", "--task", "seq2seq", "--pairs", str(tmp_path / "pairs")]
     code = cli.main([*arguments, "--input_tokens", "20", "--out", str(tmp_path / "examples")])
     assert code == 0
     stored = Examples(load(tmp_path / "examples", kind="examples"))
-    tokenizer = tokenizers.load()
-    ends = {tokenizer.encode(prompt.after)[-1] for prompt in PROMPTS.values()}
+    prefix = tokenizers.load().encode("text2query: ")
     records = stored.read(np.arange(stored.count))
     assert records
     for record in records:
-        assert len(record["inputs"]) <= 20
-        assert int(record["inputs"][-1]) in ends
+        assert len(record["inputs"]) == 20
+        assert record["inputs"][: len(prefix)].tolist() == prefix
