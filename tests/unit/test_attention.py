@@ -93,15 +93,6 @@ def test_large_scores_and_empty_rows_stay_finite() -> None:
     assert np.isfinite(value_) and np.isfinite(gradient).all()
 
 
-def test_causal_window() -> None:
-    size = 6
-    for window in (-1, 1, 3, 20):
-        seen = np.asarray(causal_window(size, window))
-        for i in range(size):
-            near = range(i + 1) if window == -1 else range(max(0, i - window + 1), i + 1)
-            assert set(np.flatnonzero(seen[i])) == {0, *near}
-
-
 def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
     config = BertConfig(attention_dropout=0.1)
     one = meshes.make_mesh(devices=jax.devices()[:1])
@@ -110,10 +101,8 @@ def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
         return in_one_kernel(Runtime(**{"dtype": "bfloat16", **fields}), config)
 
     assert not used()
-    with packing.made_for("gpu"):
-        assert not used()  # no mesh says that it is one of these eight devices
-        with jax.set_mesh(meshes.make_mesh()):
-            assert not used()
+    with packing.made_for("gpu"), jax.set_mesh(meshes.make_mesh()):
+        assert not used()
     with packing.made_for("gpu"), jax.set_mesh(one):
         assert used() and not used(attention="xla") and not used(dtype="float32")
         assert not used(BertConfig(hidden_size=120, num_heads=5))  # heads of 24

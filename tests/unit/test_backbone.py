@@ -1,34 +1,14 @@
-"""The interface of encoders: what it refuses, what it stores, which architectures it knows."""
+"""The interface of encoders."""
 
-import dataclasses
 import json
 from pathlib import Path
-from typing import ClassVar
 
-import pytest
 from flax import traverse_util
 
-from qac_jax.errors import UserError
-from qac_jax.hub import backbones, huggingface, parameters
+from qac_jax.hub import backbones, parameters
 from qac_jax.models import backbone
 from qac_jax.models.backbone import Architecture
-from qac_jax.models.bert import Bert, BertConfig
-from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
-
-
-CONFIG = BertConfig(20, 8, 1, 2, 12, 6)
-
-
-@dataclasses.dataclass(frozen=True)
-class Other(BertConfig):
-    """An encoder that has no token types, no positions and no MLM head."""
-
-    display_name: ClassVar = "Other"
-    model_types: ClassVar = ("other",)
-    hf_names: ClassVar = {p: n for p, n in BertConfig.hf_names.items() if "mlm" not in p}
-    position_free: ClassVar = True
-    token_types: ClassVar = 0
 
 
 def test_every_architecture_is_whole() -> None:
@@ -47,24 +27,3 @@ def test_every_architecture_is_whole() -> None:
         assert traverse_util.flatten_dict(params, sep="/").keys() == small.table().keys()
         record = json.loads(json.dumps(parameters.describe_module(module)))
         assert parameters.build_module(record, Runtime()) == module
-
-
-def test_parts_that_an_architecture_lacks(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(backbone._REGISTERED, "Other", Other)
-    other = Other(**{f.name: getattr(CONFIG, f.name) for f in dataclasses.fields(CONFIG)})
-    module = other.build(Runtime())
-    huggingface.save(tmp_path / "m", module, {"params": backbones.new_parameters(module)})
-    with pytest.raises(UserError, match="Other has no mlm_head; leave mlm_head=True out"):
-        huggingface.load(tmp_path / "m", options=backbones.Options(mlm_head=True))
-    with pytest.raises(UserError, match="title=.segments. .* Other has none"):
-        DualEncoderConfig(other, title="segments")
-
-
-def test_what_is_stored_is_checked() -> None:
-    record = parameters.describe_module(DualEncoder(DualEncoderConfig(CONFIG)))
-    assert parameters.build_module(record, Runtime()).config.backbone == CONFIG
-    record["config"]["backbone"]["class"] = "BertConfg"
-    with pytest.raises(UserError, match="'BertConfg'.*did you mean 'BertConfig'"):
-        parameters.build_module(record, Runtime())
-    with pytest.raises(UserError, match="a BertEmbeddings cannot be stored"):
-        parameters.describe_module(Bert(CONFIG).bind({}).embeddings)

@@ -47,47 +47,28 @@ def test_a_flag_beats_a_binding_which_beats_a_file(gin_file: Any) -> None:
     assert build().count == 10
 
 
-def test_search_paths_and_includes(gin_file: Any, tmp_path: Path) -> None:
-    gin_file("toy_stages.Numbers.count = 7\n", "base.gin")
-    top = gin_file("include 'base.gin'\n", "top.gin")
-    for file in (top, "base.gin"):
-        assert build(files=[file], search_paths=[str(tmp_path)]).count == 7
-    with pytest.raises(UserError, match="base.gin does not exist"):
-        build(files=["base.gin"])
-    circle = gin_file("include 'circle.gin'\n", "circle.gin")
-    with pytest.raises(UserError, match="includes itself"):
-        build(files=[circle], search_paths=[str(tmp_path)])
-
-
-def test_values(gin_file: Any) -> None:
-    """Bare texts need no quotes; macros refer to values, and one without a value is told."""
-    assert config.quoted("A=data:x") == "A='data:x'"
-    for text in ("A=3", "A='x'", "A=@b.C()"):
-        assert config.quoted(text) == text
-    with pytest.raises(UserError, match=r"without making one.*'@b.C\(\)'"):
-        config.quoted("A=@b.C")
-    file = gin_file("N = %gin.REQUIRED\ntoy_stages.Numbers.count = %N\n")
+def test_search_paths_includes_and_macros(gin_file: Any, tmp_path: Path) -> None:
+    file = gin_file("N = %gin.REQUIRED\ntoy_stages.Numbers.count = %N\n", "base.gin")
+    top = gin_file("include 'base.gin'\nN = 7\n", "top.gin")
+    assert build(files=[top], search_paths=[str(tmp_path)]).count == 7
     with pytest.raises(UserError, match="macro %N has no value; pass --gin.N=VALUE"):
-        build(files=[file])
-    assert build("N=5", files=[file]).count == 5
-    with pytest.raises(UserError, match="refers to itself"):
-        build("A=%A", "toy_stages.Numbers.count=%A")
-    with pytest.raises(UserError, match=r"count = 'x' is a str; expected int"):
-        build("toy_stages.Numbers.count=x")
+        build(files=["base.gin"], search_paths=[str(tmp_path)])
+    assert build("N=5", "toy_stages.Numbers.word=m", files=[file]).word == "m"  # without quotes
 
 
-def test_a_mistake_is_one_sentence(gin_file: Any) -> None:
+def test_a_mistake_is_one_sentence(gin_file: Any, tmp_path: Path) -> None:
     for text, sentence in (
         ("toy_stages.Numbers.cuont = 1\n", r"no parameter 'cuont'.*mean 'count'.*my.gin:3"),
         ("toy_stages.Nubmers.count = 1\n", r"unknown name 'toy_stages.Nubmers'.*'Numbers'"),
+        ("toy_stages.Numbers.count = 'x'\n", r"count = 'x' is a str; expected int"),
         ("prepare.Prepare.seed =\n", r"not valid gin.*my.gin:3"),
         ("include 'nothing.gin'\n", r"nothing.gin does not exist"),
+        ("include 'my.gin'\n", "includes itself"),
         ("from qac_jax.stages import prepaer\n", r"prepaer.*spelling.*my.gin:3"),
         ("toy_stages.Numbers.count = @toy_stages.Numbers()\n", "refers to itself"),
-        ("A = " + "[" * 400, "not valid gin"),
     ):
         with pytest.raises(UserError, match=sentence) as caught:
-            build(files=[gin_file(text)])
+            build(files=[gin_file(text)], search_paths=[str(tmp_path)])
         assert "\n" not in str(caught.value)
 
 
@@ -168,19 +149,13 @@ def test_parameters_and_stages_of_a_recipe_are_bound(gin_file: Any) -> None:
     assert stages["first"].count == 7  # of this recipe alone
     with pytest.raises(UserError, match="toy.width is not set; pass --width"):
         made(gin_file, "")
-    with pytest.raises(UserError, match="toy.width = 'x' is a str; expected int"):
-        made(gin_file, "", "WIDTH=x")
 
 
 def test_what_is_not_used_is_refused(gin_file: Any) -> None:
-    for binding, why in {
-        "WIDHT=3": "nothing uses WIDHT; did you mean 'WIDTH'",
-        "frist/toy_stages.Numbers.count=3": "did you mean 'first/toy_stages.Numbers.count'",
-        "toy_stages.Summed.seed=3": "nothing uses toy_stages.Summed.seed",
-    }.items():
-        given, _ = made(gin_file, "WIDTH = 9\n", binding)
-        (said,) = given.unused().values()
-        assert f"--gin.{binding.split('=')[0]} changes nothing" in said and why in said
+    given, _ = made(gin_file, "WIDTH = 9\n", "frist/toy_stages.Numbers.count=3")
+    (said,) = given.unused().values()
+    assert "--gin.frist/toy_stages.Numbers.count changes nothing" in said
+    assert "did you mean 'first/toy_stages.Numbers.count'" in said
     overlay = gin_file("twice/toy_stages.Doubled.factor = 3\nFACTR = 3\n", "overlay.gin")
     given, stages = made(gin_file, "WIDTH = 9\n", overlays=[overlay])
     assert stages["twice"].factor == 3

@@ -4,15 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 import pytest
+import toy_generation
 import toy_retrieval as toy
 
 from qac_jax import cli, hardware
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, huggingface, weights
-from qac_jax.models.t5 import T5, T5Config
+from qac_jax.hub import weights
 from qac_jax.pipeline import costs, recipe
 from qac_jax.retrieval import approximate
 from qac_jax.stages.embed import Embed
@@ -26,6 +24,7 @@ from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize
 
 
+ASKED: dict[str, Any] = {"queries": "queries.tsv", "passages": "stage:passages"}
 STAGES = {
     "passages": Prepare(documents="corpus.jsonl"),
     "examples": Tokenize(passages="stage:passages", task="mlm"),
@@ -36,15 +35,9 @@ STAGES = {
     "bm25": Bm25(passages="stage:passages"),
     "run": Search(index="stage:index", queries="queries.tsv", k=100),
     "lexical": Search(index="stage:bm25", queries="queries.tsv", k=100),
-    "reranked": Search(
-        candidates="stage:run", queries="queries.tsv", passages="stage:passages", reranker="x", k=20
-    ),
-    "labels": Label(
-        candidates="stage:run", queries="queries.tsv", passages="stage:passages", teacher="x"
-    ),
-    "negatives": Mine.make(
-        passages="stage:passages", index="stage:index", queries="queries.tsv", qrels="qrels.tsv"
-    ),
+    "reranked": Search(candidates="stage:run", **ASKED, reranker="x", k=20),
+    "labels": Label(candidates="stage:run", **ASKED, teacher="x"),
+    "negatives": Mine.make(index="stage:index", **ASKED, qrels="qrels.tsv"),
     "metrics": Evaluate(runs="stage:run", qrels="qrels.tsv"),
 }
 
@@ -77,18 +70,14 @@ def test_every_stage_has_its_cost_once_sizes_are_known():
 
 def test_the_index_of_wikipedia_is_built_in_128_gb():
     plans, _ = planned({"passages": 21_000_000, "queries": 1})
-    plan = plans["index"]
-    assert plan["parts"] == 5
+    assert plans["index"]["parts"] == 5
     assert approximate.build_bytes(21_000_000 // 5, 768) < 60e9
 
 
 def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
     tmp_path: Path,
 ) -> None:
-    t5 = T5(T5Config(64, 16, 8, 32, num_layers=1, num_decoder_layers=1, num_heads=2))
-    shapes = backbones.new_parameters(t5, abstract=True)
-    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-    folder = str(huggingface.save(tmp_path / "t5", t5, {"params": params}))
+    folder = str(toy_generation.save_generator(tmp_path / "t5"))
     layers = weights.count_of_layers(folder)
     assert layers
     stages = {
@@ -102,35 +91,30 @@ def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
 
 
 def test_sizes() -> None:
-    _, total = planned({})
-    assert set(total["without_hours"]) == set(STAGES) and not total["hours"]
-    (line,) = costs.shown(total)
+    (line,) = costs.shown(planned({})[1])
     assert line.startswith("not counted, since the size is not known (--sizes NAME=N): passages,")
     assert costs.sizes_of("passages=1e6, queries=10") == {"passages": 1_000_000, "queries": 10}
-    with pytest.raises(UserError, match="not NAME=N"):
-        costs.sizes_of("passages=many")
     with pytest.raises(UserError, match="'pasages' is neither a stage .* 'passages'"):
         planned({"pasages": 10})
 
 
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, Any]]:
+    assert cli.main(["plan", *words, "--json"]) == 0
+    stages = json.loads(capsys.readouterr().out)["stages"]
+    return {one["stage"]: one["plan"] for one in stages}
+
+
 def test_hours_of_a_training_on_every_device(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = command(capsys, "msmarco_qac_cotmae")[0]["encoder"]
+    plan = command(capsys, "msmarco_qac_cotmae")["encoder"]
     assert plan["mfu"] == costs.PACKED_MFU == 0.566  # the recipe leaves padding out
     for name, device in hardware.DEVICES.items():
         hours = plan["flops"] / (device.peak_flops * plan["mfu"]) / 3600
         assert plan["hours"][name] == pytest.approx(hours)
 
 
-def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], Any]:
-    assert cli.main(["plan", *words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    return {one["stage"]: one["plan"] for one in found["stages"]}, found["totals"]
-
-
 def test_what_starts_from_a_model_has_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    plans, _ = command(capsys, "own_corpus", "--data_dir", "none", "--sizes", "passages=5000")
+    plans = command(capsys, "own_corpus", "--data_dir", "none", "--sizes", "passages=5000")
     assert plans["trained_1"]["parameters"] == 22_713_216  # MiniLM
-    assert plans["trained_1"]["hours"]["H100"] > 0
     # 2 FLOPs a parameter of the layers and token: no word embeddings.
     assert plans["vectors_start"]["flops"] == pytest.approx(2 * 10.6e6 * 5000 * 80, rel=0.05)
     parts = [plans[name]["count"] for name in ("training", "validation", "test")]
@@ -146,7 +130,6 @@ def test_documents_that_are_there_are_counted_as_they_are_cut(tmp_path: Path) ->
     stages = {
         "whole": Prepare(documents="data:", format="beir"),
         "cut": Prepare.make(documents=str(longer), format="jsonl", max_tokens=64),
-        "gone": Prepare(documents="data:none"),
         "vectors": Embed(encoder="bert", passages="stage:whole"),
     }
     plans = {
@@ -154,6 +137,4 @@ def test_documents_that_are_there_are_counted_as_they_are_cut(tmp_path: Path) ->
         for one in recipe.plan(recipe.Recipe(stages, data_dir=str(tmp_path)), here=True)
     }
     assert plans["whole"]["count"] == 40 and plans["cut"]["count"] > 10
-    assert "count" not in plans["gone"]
-    assert all(plans[name]["seconds_here"] > 0 for name in ("whole", "cut", "vectors"))
-    assert costs.totals([{"stage": n, "plan": p} for n, p in plans.items()])["seconds_here"] > 0
+    assert all(plan["seconds_here"] > 0 for plan in plans.values())

@@ -1,8 +1,6 @@
 """`qac doctor`: every part, the extras, and the names that need no network."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,6 @@ from qac_jax.errors import UserError
 from qac_jax.hub import names
 from qac_jax.stages import doctor
 from qac_jax.stages.doctor import Check
-
-
-def _fails() -> str:
-    raise ImportError("no such library\nat all")
-
-
-CHECKS = (
-    Check("fine", lambda: "1.0", "install it"),
-    Check("gone", _fails, "pip install gone", needed=False),
-)
 
 
 def test_what_is_shown(
@@ -42,28 +30,17 @@ def test_what_is_shown(
     assert {"shipped:qgen", "shipped:wordpiece-16k", "shipped:demo/questions.jsonl"} <= known.keys()
     assert all(Path(place).exists() for place in known.values())
 
-    monkeypatch.setattr(doctor, "CHECKS", CHECKS)
+    gone = Check("gone", lambda: extras.load("nowhere", "pdf", "reading"), "pip install gone")
+    monkeypatch.setattr(doctor, "CHECKS", [*doctor.CHECKS, gone._replace(needed=False)])
     assert doctor.run() == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["ok", "fine", "1.0"]
-    assert lines[1].split() == "absent gone ImportError: no such library".split()
-    assert "-> pip install gone" in lines[2]
-    assert any(line.startswith("a/encoder ") for line in lines)
-    assert lines[-1] == "all needed parts work"
-    monkeypatch.setattr(doctor, "CHECKS", [CHECKS[1]._replace(needed=True)])
+    shown = capsys.readouterr().out
+    assert "-> pip install gone" in shown and "\na/encoder " in shown
+    assert shown.endswith("all needed parts work\n")
+    monkeypatch.setattr(doctor, "CHECKS", [gone])
     assert doctor.run() == 1
     assert capsys.readouterr().out.splitlines()[-1] == "broken: gone"
 
 
-@pytest.mark.slow
-def test_this_installation() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "qac_jax", "doctor"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_a_missing_module_names_its_extra() -> None:
-    assert extras.load("json", "pdf", "reading").dumps({}) == "{}"
     with pytest.raises(UserError, match=r"reading needs nowhere.*pip install 'qac_jax\[pdf\]'"):
         extras.load("nowhere", "pdf", "reading")

@@ -93,13 +93,8 @@ def test_cross_encoder_dropout_and_labels() -> None:
         np.testing.assert_array_equal(same, plain)  # the BERT's dropout is 0
 
 
-def test_bad_configurations_and_calls() -> None:
-    with pytest.raises(UserError, match="pooling='min' is not known"):
-        DualEncoderConfig(CONFIG, pooling="min")
+def test_bad_configurations() -> None:
     with pytest.raises(UserError, match="did you mean 'tanh'"):
         DualEncoderConfig(CONFIG, projection=4, projection_activation="tan")
-    model, variables = _dual()
-    with pytest.raises(UserError, match="did you mean 'query'"):
-        model.apply(variables, IDS, LENGTHS, side="querry")
     with pytest.raises(UserError, match="pooler=True"):
         CrossEncoder(CONFIG).init(jax.random.key(0), IDS, LENGTHS)

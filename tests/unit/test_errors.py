@@ -10,24 +10,18 @@ from functools import partial
 
 import pytest
 
-from qac_jax import cli, progress
+from qac_jax import progress
 from qac_jax.errors import Interrupted, UserError, exit_code
 from qac_jax.processes import interruptible
 
 
-class LibraryError(Exception):
-    pass
-
-
 FULL: list[BaseException] = [
     OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/x"),
-    OSError(errno.EFBIG, os.strerror(errno.EFBIG)),
-    LibraryError(
+    RuntimeError(
         'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "" })'
     ),
-    RuntimeError("fwrite: No space left on device; while flushing"),
     OSError("7680 requested and 992 written"),
-    LibraryError("RESOURCE_EXHAUSTED: write failed: Disk quota exceeded"),
+    RuntimeError("RESOURCE_EXHAUSTED: write failed: Disk quota exceeded"),
 ]
 
 
@@ -37,12 +31,10 @@ def raises(error: BaseException, cause: BaseException | None = None) -> int:
 
 def test_circumstances_are_sentences_and_bugs_are_not(capsys):
     outer = ValueError("the writer of shards failed")
-    full = [(error, cause) for error in FULL for cause in (None, error)]
     for error, cause, sentence in (
-        *((outer if c else e, c, "the disk is full while writing ") for e, c in full),
+        *((outer, error, "the disk is full while writing ") for error in FULL),
         (OSError(errno.EACCES, "denied", "out"), None, "no permission for out (denied); choose"),
         (MemoryError(), None, "there is not enough memory (for the next object); use a smaller"),
-        (OSError(errno.EMFILE, "many", "x"), None, "too many files are open (x); raise the limit"),
     ):
         assert exit_code(partial(raises, error, cause)) == 2
         said = capsys.readouterr().err
@@ -57,25 +49,6 @@ def test_terminal_escapes_are_printed_as_text(capsys):
     assert exit_code(lambda: raises(UserError(f"{escape} is not a file"))) == 2
     said = capsys.readouterr().err
     assert not set(said) & set("\x1b\x07\x9b") and said.count("\\u001b[31mred") == 2
-
-    assert exit_code(lambda: raises(UserError("x" * 100_000))) == 2
-    assert len(capsys.readouterr().err) < 1100
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_block(number: signal.Signals, capsys) -> None:
-    before = signal.getsignal(number)
-
-    def work() -> int:
-        os.kill(os.getpid(), number)
-        time.sleep(5)
-        return 0
-
-    with interruptible():
-        assert exit_code(work) == 128 + number
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "the same command continues" in said
-    assert signal.getsignal(number) is before
 
 
 def test_a_signal_that_a_library_swallows_ends_the_next_stage():
@@ -112,26 +85,16 @@ sys.exit(cli.main())
 
 
 def test_a_second_signal_ends_a_process_at_once() -> None:
-    number = signal.SIGTERM
     words = [sys.executable, "-c", SLOW, "prepare"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as slow:
         assert slow.stdout is not None
         for sign in ("+\n", "-\n"):
             assert slow.stdout.readline() == sign
-            slow.send_signal(number)
-        assert slow.wait(20) == -number
+            slow.send_signal(signal.SIGTERM)
+        assert slow.wait(20) == -signal.SIGTERM
 
 
 def test_a_closed_pipe_is_no_error() -> None:
     words = f"{sys.executable} -m qac_jax --help | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True)
     assert done.stdout.startswith("usage: qac") and not done.stderr
-
-
-def test_places_that_cannot_be_written_to(tmp_path, capsys):
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "A fish."}\n')
-    for out in ("/proc/qac", "/dev/null/x", "abc://x/y", "x" * 300):
-        verb = ["prepare", "--format", "beir", "--documents", str(tmp_path), "--out", out]
-        assert cli.main(verb) == 2
-        said = capsys.readouterr().err
-        assert "choose another" in said or "is not a store that is known" in said

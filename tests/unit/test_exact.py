@@ -7,7 +7,7 @@ import toy_retrieval as toy
 
 from qac_jax.errors import UserError
 from qac_jax.retrieval import exact
-from qac_jax.retrieval.exact import Exact, best
+from qac_jax.retrieval.exact import Exact
 from qac_jax.retrieval.vectors import Vectors
 
 
@@ -55,33 +55,18 @@ def test_real_numbers_agree_with_numpy(tmp_path):
     assert (rows == expected_rows).mean() > 0.99
 
 
-def test_fewer_rows_than_asked_for(tmp_path, queries):
+def test_fewer_rows_than_asked_for_and_another_width(tmp_path, queries):
     array = np.random.default_rng(5).integers(-2, 3, (6, WIDTH)).astype(np.float32)
-    scores, rows = Exact(toy.save_vectors(tmp_path, array)).search(queries, 9)
+    searcher = Exact(toy.save_vectors(tmp_path, array))
+    scores, rows = searcher.search(queries, 9)
     np.testing.assert_array_equal(rows[:, :6], toy.brute_force(queries, array, 6)[1])
     assert (rows[:, 6:] == -1).all() and np.isneginf(scores[:, 6:]).all()
-
-
-def test_queries_of_another_encoder_are_refused(vectors):
     with pytest.raises(UserError, match="8 dimensions and the index holds 16"):
-        Exact(vectors[0]).search(np.ones((1, 8), np.float32), 5)
+        searcher.search(np.ones((1, 8), np.float32), 5)
 
 
-def test_best_takes_the_first_of_equals():
-    for k in (1, 3, 16):
-        scores = np.random.default_rng(k).integers(0, 6, (4, 4096)).astype(np.float32)
-        found, rows = jax.jit(best, static_argnums=1)(scores, k)
-        expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        np.testing.assert_array_equal(rows, expected)
-        np.testing.assert_array_equal(found, np.take_along_axis(scores, expected, 1))
-
-
-def test_rows_are_read_across_files_of_one_width(vectors, tmp_path):
+def test_rows_are_read_across_files(vectors):
     files, array = vectors
     np.testing.assert_array_equal(files.read(900, 2100), array[900:2100])
     rows = np.array([2999, 0, 1500, 1500])
     np.testing.assert_array_equal(files.take(rows), array[rows])
-    for name, width in (("a", 3), ("b", 4)):
-        np.save(tmp_path / f"{name}.npy", np.zeros((2, width), np.float32))
-    with pytest.raises(UserError, match="do not go together"):
-        Vectors([str(tmp_path / "a.npy"), str(tmp_path / "b.npy")])
