@@ -70,7 +70,7 @@ def of_model(inputs: Plans, field: str, tokens: float | None, written: float | N
 
     known = inputs.get(field, {})
     found = weights.count_of_layers(known["folder"]) if "folder" in known else None
-    parameters = found or known.get("parameters_of_layers")
+    parameters = found or known.get("parameters_of_layers") or 0
     if not tokens or (written is not None and not parameters):
         return {}
     if written is None:

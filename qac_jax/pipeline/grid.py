@@ -40,11 +40,10 @@ Build = Callable[[System, int], Recipe]
 class Grid:
     """Systems are values of one recipe's parameters, such as {"queries": 10, "gin": ["FILE.gin"]}.
 
-    only: these of all systems. metrics is the recipe's stage of kind "metrics" (or several, joined
-    by commas, whose runs differ in name); `rows` and `baselines` map its runs to names in the
-    table: runs of every system, and runs of none. partial: a system need not have every row (each
-    is judged on its own collection). The first measure is tested. heatmap: rows are collections,
-    and a picture shows nDCG@10 of systems by them.
+    only: these of all systems. metrics: the recipe's stage of kind "metrics" (or several, joined by
+    commas, whose runs differ in name); `rows` and `baselines` map its runs to names in the table:
+    runs of every system, and runs of none. The first measure is tested. heatmap: rows are
+    collections, and a picture shows nDCG@10 of systems by them.
     """
 
     recipe: str = ""
@@ -52,7 +51,6 @@ class Grid:
     only: Sequence[str] = ()
     seeds: Sequence[int] = (0,)
     metrics: str = "metrics"
-    partial: bool = False
     rows: Mapping[str, str] = dataclasses.field(default_factory=dict)
     baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
     measures: Sequence[str] = ("mrr@10",)
@@ -62,12 +60,12 @@ class Grid:
 
     def chosen(self) -> dict[str, System]:
         """The systems that are run."""
-        for name in self.systems:
-            if not name or name.startswith(".") or "/" in name or name == STAGES:
-                raise UserError(f"{name!r} cannot be the name of a system's folder; change it")
         for name in self.only:
             if name not in self.systems:
                 raise UserError(f"the grid has no system {name!r}; {nearest(name, self.systems)}")
+        for name in self.systems:
+            if not name or name.startswith(".") or "/" in name or name == STAGES:
+                raise UserError(f"{name!r} cannot be the name of a system's folder; change it")
         return {name: self.systems[name] for name in self.only or self.systems}
 
 
@@ -91,19 +89,16 @@ def cells(grid: Grid, build: Build) -> list[Cell]:
     for name in ("recipe", "systems", "rows"):
         if not getattr(grid, name):
             raise UserError(f"the grid has no {name}; bind grid.Grid.{name}")
-    all_cells = []
+    found = []
     for seed in grid.seeds:
         for system, parameters in grid.chosen().items():
             built = build(parameters, seed)
             stages = recipe.ordered(built)
             for name in grid.metrics.split(","):
                 if name not in stages:
-                    raise UserError(
-                        f"{grid.recipe} has no stage {name!r} with the figures of a cell; "
-                        f"{nearest(name, stages)}"
-                    )
-            all_cells.append(Cell(system, seed, stages, _places(stages), built.data_dir))
-    return all_cells
+                    raise UserError(f"{grid.recipe} has no stage {name!r}; {nearest(name, stages)}")
+            found.append(Cell(system, seed, stages, _places(stages), built.data_dir))
+    return found
 
 
 def run(
@@ -122,7 +117,6 @@ def run(
         inputs.look_up(cell.stages)
     count = len({place for cell in todo for place in cell.places.values()})
     finished: dict[str, Artifact] = {}
-    summary: dict[str, Any] = {}
     for number, cell in enumerate(todo, start=1):
         folders = {name: root / place for name, place in cell.places.items()}
         for name, declared in cell.stages.items():
@@ -141,14 +135,13 @@ def run(
             except Interrupted:
                 progress.say(f"stopped in {cell.name}, stage {name}; continue with: {command}")
                 raise
-        if not share:
-            _link(cell, root)
-            summary = _summarized(grid, todo[:number], finished, tested=number == len(todo))
-            _write(root, grid, summary)
         _forget_compiled()
     if share:
         progress.say("this share is done; the same command without --share writes the table")
-    return summary
+        return {}
+    for cell in todo:
+        _link(cell, root)
+    return _summarized(grid, todo, finished, root)
 
 
 def _shared(todo: Sequence[Cell], share: str) -> Sequence[Cell]:
@@ -211,33 +204,26 @@ def _link(cell: Cell, root: epath.Path) -> None:
 
 
 def _summarized(
-    grid: Grid, done: Sequence[Cell], finished: Mapping[str, Artifact], *, tested: bool
+    grid: Grid, done: Sequence[Cell], finished: Mapping[str, Artifact], root: epath.Path
 ) -> dict[str, Any]:
+    """The summary, written as summary.json, summary.md and, where the grid wants it, heat map."""
     from qac_jax.evaluation import results
     from qac_jax.report import grids
 
     figures: dict[str, dict[int, dict[str, Any]]] = {}
     for cell in done:
-        by_run = {
-            result.name: result
-            for name in grid.metrics.split(",")
-            for result in results.read(finished[cell.places[name]])[0]
-        }
-        absent = [run for run in grid.rows if run not in by_run]
-        if absent and not (grid.partial and len(absent) < len(grid.rows)):
-            raise UserError(
-                f"stage {grid.metrics} of {cell.name} judges no run {absent[0]!r}, a row of the "
-                f"grid; {nearest(absent[0], by_run)}"
-            )
+        made = [finished[cell.places[name]] for name in grid.metrics.split(",")]
+        by_run = {result.name: result for one in made for result in results.read(one)[0]}
+        for name in (*grid.rows, *grid.baselines):
+            if name not in by_run:
+                raise UserError(
+                    f"stage {grid.metrics} of {cell.name} judges no run {name!r}, a row of the "
+                    f"grid; {nearest(name, by_run)}"
+                )
         figures.setdefault(cell.system, {})[cell.seed] = by_run
-    layout = grids.Layout(grid.rows, grid.baselines, grid.measures, grid.permutations)
-    return grids.summarize(figures, layout, tested=tested)
-
-
-def _write(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
-    """Writes summary.json, summary.md and, where the grid wants it, the heat map."""
-    from qac_jax.report import grids
-
+    summary = grids.summarize(
+        figures, grid.rows, grid.baselines, measures=grid.measures, permutations=grid.permutations
+    )
     texts = {
         f"{SUMMARY}.json": json.dumps({"title": grid.title, **summary}, indent=1) + "\n",
         f"{SUMMARY}.md": grids.markdown(summary, grid.title),
@@ -248,6 +234,7 @@ def _write(root: epath.Path, grid: Grid, summary: Mapping[str, Any]) -> None:
         part = root / f".{name}.part"
         part.write_text(text)
         part.replace(root / name)
+    return summary
 
 
 def _forget_compiled() -> None:

@@ -390,9 +390,6 @@ def augtriever_evaluation(
     judged(run, encoder, title="space", pooling=pooling, questions=questions, bm25=bm25)
 
 
-_BEIR = {benchmarks.MSMARCO: "MS MARCO", **benchmarks.BEIR14}
-
-
 def augtriever_baselines() -> Grid:
     """The baseline rows of AugTriever's Table 1: BM25, and Contriever, Spider and SPAR from
     folders.
@@ -408,36 +405,13 @@ def augtriever_baselines() -> Grid:
         recipe="augtriever_evaluation",
         metrics="beir",
         measures=("ndcg@10",),
-        rows=_BEIR,
+        rows={benchmarks.MSMARCO: "MS MARCO", **benchmarks.BEIR14},
         systems={
             "bm25": {"encoder": "", "bm25": "anserini"},
             "contriever": {"encoder": "data:contriever", "pooling": "mean"},
             "spider": {"encoder": "data:spider", "pooling": "cls"},
             "spar": {"encoder": "data:spar", "pooling": "cls"},
         },
-    )
-
-
-def augtriever_adaptation_grid() -> Grid:
-    """AugTriever's Table 2 at full size: augtriever_adaptation for MS MARCO and every set of BEIR.
-
-    CQADupStack is twelve targets, whose mean is its figure. The row before adaptation is that of
-    the encoder's own recipe.
-
-    Set: --encoder (a finished one: the paper's is TQGen-Topic by InBatch), --data_dir with T0_3B
-    and BEIR's sets in beir/.
-    """
-    rows = dict(_BEIR)
-    forums = rows.pop(benchmarks.CQADUPSTACK)
-    rows |= {f"{benchmarks.CQADUPSTACK}/{n}": f"{forums} {n}" for n in benchmarks.FORUMS}
-    return Grid(
-        title="AugTriever: domain adaptation",
-        recipe="augtriever_adaptation",
-        metrics="figures",
-        measures=("ndcg@10",),
-        partial=True,  # a system is judged on its own target
-        rows=rows,
-        systems={name.replace("/", "_"): {"target": f"data:beir/{name}"} for name in rows},
     )
 
 

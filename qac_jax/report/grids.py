@@ -8,6 +8,7 @@ run, and all runs (and baselines) of one system.
 """
 
 import dataclasses
+import functools
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -28,34 +29,30 @@ Figures = Mapping[str, Mapping[int, Mapping[str, Result]]]
 _COMPARED = ("difference", "mean", "won/lost/tied", "t-test, Holm", "randomisation, Holm", "seeds")
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Which runs are rows, with labels: those of every system, and baselines that no system has."""
+def summarize(
+    figures: Figures,
+    rows: Mapping[str, str],
+    baselines: Mapping[str, str],
+    *,
+    measures: Sequence[str] = ("mrr@10",),
+    permutations: int = 10_000,
+) -> dict[str, Any]:
+    """All rows and comparisons, as JSON; the first measure is tested.
 
-    rows: Mapping[str, str]
-    baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    measures: Sequence[str] = ("mrr@10",)  # the first one is tested
-    permutations: int = 10_000
-
-
-def summarize(figures: Figures, layout: Layout, *, tested: bool = True) -> dict[str, Any]:
-    """All rows and, if `tested`, all comparisons, as JSON."""
+    `rows`: runs of every system, with labels; `baselines`: those that no system has.
+    """
     first = next(iter(figures.values()))
-    baselines = [("", run, label, first) for run, label in layout.baselines.items()]
-    systems = [
-        (system, run, label, seeds)
-        for run, label in layout.rows.items()
-        for system, seeds in figures.items()
-    ]
-    rows = [
-        _row(system, label, {s: runs[run] for s, runs in seeds.items() if run in runs}, layout)
-        for system, run, label, seeds in (*baselines, *systems)
-    ]
+    shown = [("", run, label, first) for run, label in baselines.items()]
+    for run, label in rows.items():
+        shown += [(system, run, label, seeds) for system, seeds in figures.items()]
     return {
-        "measures": list(layout.measures),
+        "measures": list(measures),
         "seeds": sorted({seed for seeds in figures.values() for seed in seeds}),
-        "rows": [row for row in rows if row["per_seed"]],
-        "comparisons": _comparisons(figures, layout) if tested else [],
+        "rows": [
+            _row(system, label, {seed: runs[run] for seed, runs in seeds.items()}, measures)
+            for system, run, label, seeds in shown
+        ],
+        "comparisons": _comparisons(figures, rows, baselines, measures[0], permutations),
     }
 
 
@@ -104,16 +101,15 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(system: str, label: str, results: Mapping[int, Result], layout: Layout) -> dict[str, Any]:
-    per_seed = {
-        str(seed): {measure: result.mean[measure] for measure in layout.measures}
-        for seed, result in results.items()
-    }
-    columns = {m: [values[m] for values in per_seed.values()] for m in layout.measures}
+def _row(
+    system: str, label: str, results: Mapping[int, Result], measures: Sequence[str]
+) -> dict[str, Any]:
+    per_seed = {str(seed): {m: r.mean[m] for m in measures} for seed, r in results.items()}
+    columns = {m: [values[m] for values in per_seed.values()] for m in measures}
     return {
         "system": system,
         "run": label,
-        "mean": {m: sum(values) / max(len(values), 1) for m, values in columns.items()},
+        "mean": {m: statistics.fmean(values) for m, values in columns.items()},
         "deviation": {
             m: statistics.stdev(values) if len(values) > 1 else None
             for m, values in columns.items()
@@ -122,46 +118,40 @@ def _row(system: str, label: str, results: Mapping[int, Result], layout: Layout)
     }
 
 
-def _comparisons(figures: Figures, layout: Layout) -> list[dict[str, Any]]:
+def _comparisons(
+    figures: Figures,
+    rows: Mapping[str, str],
+    baselines: Mapping[str, str],
+    measure: str,
+    permutations: int,
+) -> list[dict[str, Any]]:
     """Every family, pooled over seeds, with each seed beside it."""
-    labels = {**layout.baselines, **layout.rows}
-    whole = {
-        (system, run): {seed: runs[run] for seed, runs in seeds.items()}
-        for system, seeds in figures.items()
-        for run in labels
-        if all(run in runs for runs in seeds.values())
-    }
-    families = {
-        label: {system: whole[system, run] for system in figures if (system, run) in whole}
-        for run, label in layout.rows.items()
-    }
+
+    def values(system: str, run: str) -> dict[int, dict[str, float]]:
+        return {seed: runs[run].values(measure) for seed, runs in figures[system].items()}
+
+    families = {label: {s: values(s, run) for s in figures} for run, label in rows.items()}
     for system in figures:
-        members = {label: whole[system, r] for r, label in labels.items() if (system, r) in whole}
+        members = {label: values(system, run) for run, label in {**baselines, **rows}.items()}
         # Rows may be different collections, whose questions cannot be paired.
-        questions = {frozenset(r.per_query) for of in members.values() for r in of.values()}
-        if len(questions) == 1:
+        if len({frozenset(of) for seeds in members.values() for of in seeds.values()}) == 1:
             families[system] = members
-    measure = layout.measures[0]
-
-    def tested(values: Mapping[str, dict[str, float]]) -> list[significance.Comparison]:
-        return significance.compare(values, measure, permutations=layout.permutations)
-
+    compare = functools.partial(significance.compare, measure=measure, permutations=permutations)
     compared = []
     for family, members in families.items():
-        common = set.intersection(*(set(of) for of in members.values())) if members else set()
+        seeds = sorted(next(iter(members.values())))
         per_seed = {
-            str(seed): tested({name: of[seed].values(measure) for name, of in members.items()})
-            for seed in sorted(common)
-            if len(common) > 1
+            str(seed): compare({name: of[seed] for name, of in members.items()})
+            for seed in seeds
+            if len(seeds) > 1
         }
-        means = {}
-        for name, of in members.items():
-            columns = [result.values(measure) for result in of.values()]
-            means[name] = {q: sum(c[q] for c in columns) / len(columns) for q in columns[0]}
-        pooled = tested(means)
-        for place, comparison in enumerate(pooled):
-            each = {seed: dataclasses.asdict(of[place]) for seed, of in per_seed.items()}
-            compared.append({"family": family, **dataclasses.asdict(comparison), "per_seed": each})
+        means = {
+            name: {q: statistics.fmean(of[seed][q] for seed in seeds) for q in of[seeds[0]]}
+            for name, of in members.items()
+        }
+        for place, pooled in enumerate(compare(means)):
+            each = {seed: dataclasses.asdict(found[place]) for seed, found in per_seed.items()}
+            compared.append({"family": family, **dataclasses.asdict(pooled), "per_seed": each})
     return compared
 
 

@@ -141,10 +141,7 @@ def test_a_failure_names_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         run(toy(), tmp_path / "out")
 
 
-def test_systems_with_rows_of_their_own(tmp_path: Path) -> None:
-    summary = run(toy(rows={"dense": "mine", "other": "theirs"}, partial=True), tmp_path / "out")
-    rows = [(row["system"], row["run"]) for row in summary["rows"]]
-    assert rows == [("", "BM25"), ("plain", "mine"), ("double", "mine")]
+def test_a_row_that_nothing_judges(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'dens'.*'dense'"):
         run(toy(rows={"dens": "retriever"}), tmp_path / "third")
 
@@ -157,7 +154,7 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
         return {"forum": forum, "tales": dataclasses.replace(tales, per_query=theirs)}
 
     figures = {"a": {0: judged(0.0)}, "b": {0: judged(1.0)}}
-    summary = grids.summarize(figures, grids.Layout({"forum": "forum", "tales": "tales"}))
+    summary = grids.summarize(figures, {"forum": "forum", "tales": "tales"}, {})
     assert [c["family"] for c in summary["comparisons"]] == ["forum", "tales"]
     with pytest.raises(UserError, match="a heat map shows ndcg@10"):
         grids.heatmap(summary)

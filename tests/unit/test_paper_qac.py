@@ -234,7 +234,3 @@ def test_the_claims_differ_in_what_they_say() -> None:
             assert set(changed) <= {"encoder", "pairs"}, name
             assert cell["encoder"].schedule == plain["encoder"].schedule
     assert cells["passages-dupmae"]["encoder"].examples == "stage:words"
-    counts = toy_recipes.cells("claim_queries")
-    shown = {n: counts[f"queries_{n}"]["encoder"].reading.settings["queries"] for n in QUERIES}
-    assert shown == {n: n for n in QUERIES}
-    assert counts["none"]["elsewhere"].beir == "data:.."

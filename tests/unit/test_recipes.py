@@ -25,8 +25,7 @@ def test_the_cells_of_a_grid_share_stages() -> None:
     for name in toy_recipes.GRIDS:
         found = toy_recipes.placed(toy_recipes.grid_of(name))
         places = {place for cell in found for place in cell.places.values()}
-        alone = name == "augtriever_adaptation_grid"  # whose systems have targets of their own
-        assert (len(places) == sum(len(cell.places) for cell in found)) == alone, name
+        assert len(places) < sum(len(cell.places) for cell in found), name
 
 
 def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
