@@ -46,7 +46,6 @@ _ANNOUNCES = re.compile(r"::$|^\s*\.\. (code|code-block|sourcecode|math|testcode
 _TARGET = re.compile(r"^\.\. _[^:]+:")
 _ROLE = re.compile(r":[\w:+-]{1,60}:`(?:([^`<]+?)\s*<[^`>]*>|~?\.?([^`]*))`")
 _CROSS_REFERENCE = re.compile(r":(?:\w+:)?(?:func|class|meth|mod|obj|attr|data):`[~.!]*([\w.]+)`")
-_SEE_ALSO = re.compile(r"^(\s*)\.\. seealso::(.*)$")
 _LITERAL = re.compile(r"``([^`]+)``|`~?([^`<>]+?)(?:\s*<[^`>]*>)?`_{0,2}")
 _SPACES = re.compile(r" {2,}")
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*\n]*[^\s*])?)\*{1,2}(?![\w*])")
@@ -59,10 +58,7 @@ def parse(text: str) -> Docstring:
         text = text[signature.end() :]
     see_also: list[str] = []
     rendered: list[tuple[str, str]] = []
-    everything = text.splitlines()
-    for box in _see_also_boxes(everything):
-        see_also.extend(_see_also(box))
-    for heading, lines in _headed(everything):
+    for heading, lines in _headed(text.splitlines()):
         if heading.lower() == "see also":
             see_also.extend(_see_also(lines))
             continue
@@ -193,23 +189,6 @@ def _grouped(rendered: Sequence[tuple[str, str]]) -> Iterator[str]:
             groups.append((kind, [text]))
     for _, texts in groups:
         yield "\n\n".join(texts)
-
-
-def _see_also_boxes(lines: list[str]) -> Iterator[list[str]]:
-    """Takes the `.. seealso::` directives out of the lines."""
-    start = 0
-    while start < len(lines):
-        match = _SEE_ALSO.match(lines[start])
-        start += 1
-        if match is None:
-            continue
-        stop = start
-        while stop < len(lines) and (
-            not lines[stop].strip() or lines[stop].startswith(match[1] + " ")
-        ):
-            stop += 1
-        yield [match[2].strip(), *lines[start:stop]]
-        lines[start - 1 : stop] = [""]
 
 
 def _see_also(lines: Sequence[str]) -> Iterator[str]:

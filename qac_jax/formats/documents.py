@@ -41,8 +41,8 @@ class Document:
     """One document: either sections that are still to be cut, or passages that are fixed.
 
     `meta` holds what the source gives beside the text, JSON-able: "url", "summary", "aliases"
-    (other names), "anchors" [[target, label], …], "phrases" (emphasised words), "see_also",
-    "categories", or keys of the source's own.
+    (other names), "anchors" [[target, label], …], "phrases" (emphasised words), or
+    keys of the source's own.
     """
 
     id: str

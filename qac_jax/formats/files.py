@@ -328,7 +328,7 @@ def string(record: Mapping[str, Any], *keys: str, what: str = "") -> str:
     return ""
 
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 # A value that is longer is taken for damage: the bracket that closes it is missing.
 _LONGEST_VALUE = 1 << 28
 _VALUE = re.compile(r"[^\s,]")
@@ -339,32 +339,33 @@ def _values(file: str) -> Iterator[Any]:
     says where the next value begins.
     """
     scan = json.JSONDecoder().raw_decode
-    text, number, failure = "", 0, ""
+    number, found = 0, None
     with open_bytes(file) as stream:
         reader = io.TextIOWrapper(stream, "utf-8-sig", newline="")
         try:
-            while (first := reader.read(1)).isspace():
-                pass
-            if first != "[":
+            text = reader.read(_CHUNK).lstrip()
+            if not text.startswith("["):
                 raise DataError("not a JSON array; expected [", file=file)
-            # Each attempt reads a value from its beginning: twice as much text for the next.
-            while len(text) < _LONGEST_VALUE and (more := reader.read(max(_CHUNK, len(text)))):
-                text, position, failure = text + more, 0, "the array has no end"
-                while found := _VALUE.search(text, position):
+            position = 1
+            while True:
+                if found := _VALUE.search(text, position):
                     position = found.start()
                     if text[position] == "]":
                         return
-                    try:
-                        value, end = scan(text, position)
-                    except (ValueError, RecursionError) as error:
-                        failure = str(error)
-                        break  # perhaps the rest of it is in the next chunk
-                    yield value
-                    number, position = number + 1, end
-                text = text[position:]
-        except UnicodeDecodeError as error:
-            failure = f"not UTF-8: {error.reason}"
-    raise DataError(f"invalid JSON in entry {number}: {failure}", file=file)
+                try:
+                    value, position = scan(text, position)
+                except (ValueError, RecursionError):  # perhaps the rest of it is in the next chunk
+                    text, position = text[position:], 0
+                    more = reader.read(max(_CHUNK, len(text)))
+                    if not more or len(text) > _LONGEST_VALUE:
+                        raise
+                    text += more
+                    continue
+                yield value
+                number += 1
+        except (ValueError, RecursionError) as error:
+            failure = str(error) if found else "the array has no end"
+            raise DataError(f"invalid JSON in entry {number}: {failure}", file=file) from error
 
 
 def parsed_objects(

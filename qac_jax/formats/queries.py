@@ -1,5 +1,5 @@
 """Queries and questions, with answers where a file has them: lines, JSON lines, tables, DPR,
-EntityQuestions, ORCAS, TREC.
+EntityQuestions, ORCAS.
 
     for query in read_queries("queries.jsonl"): …
 
@@ -8,7 +8,6 @@ The format is recognised by the file's first line unless it is given.
 
 import ast
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,6 @@ from qac_jax.formats.files import (
     parsed_objects,
     quoted_columns,
     string,
-    whole_text,
 )
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.registry import LIKELY, NO, QUERIES, SURE, Recognise, Sample, never, sample
@@ -115,7 +113,7 @@ def read_queries(
 def _files(path: str) -> list[str]:
     if os.path.isdir(path) and (inside := find(path, "queries.jsonl", "queries.tsv")):
         return [inside]
-    return expand(path, (".jsonl", ".tsv", ".txt", ".csv", ".json", ".xml"))
+    return expand(path, (".jsonl", ".tsv", ".txt", ".csv", ".json"))
 
 
 # The formats.
@@ -232,34 +230,6 @@ def _orcas(file: str, bad: BadLines) -> Iterator[Query]:
     return parsed(file, bad, parse)
 
 
-_TOPIC = re.compile(r"<(/?)top(ic)?\b([^<>]*)>")
-_NUMBER = re.compile(r"number\s*=\s*[\"']?([\w.-]+)")
-_FIELD = re.compile(r"<(num|title|desc|narr|query|question|narrative)>([^<]*)", re.IGNORECASE)
-_LABEL = re.compile(r"^\s*(?:Number|Topic|Description|Narrative|Title)\s*:\s*", re.IGNORECASE)
-
-
-def _trec(file: str, bad: BadLines) -> Iterator[Query]:
-    """TREC topics, SGML (<top><num>…) or XML (<topic number="1"><query>…).
-
-    The text is the title (or query); the description and narrative are in the meta.
-    """
-    text = whole_text(file)
-    opened: re.Match[str] | None = None
-    for mark in _TOPIC.finditer(text):
-        if not mark[1]:
-            opened = opened or mark
-        elif opened:
-            fields = {
-                name.lower(): " ".join(_LABEL.sub("", value).split())
-                for name, value in _FIELD.findall(text, opened.end(), mark.start())
-            }
-            number = _NUMBER.search(opened[3])
-            name = fields.pop("num", "") or (number[1] if number else "")
-            topic = fields.pop("title", "") or fields.pop("query", "")
-            yield Query(name, topic or fields.get("desc", ""), meta=fields, place=Place(file))
-            opened = None
-
-
 QUERY_FORMATS = {
     "dpr": _one_a_line(_dpr, _is_dpr),
     "dpr_biencoder": QueryFormat(_dpr_training, _is_array(passages=True)),
@@ -267,6 +237,5 @@ QUERY_FORMATS = {
     "jsonl": _one_a_line(_jsonl, lambda sample: NO if sample.record is None else LIKELY),
     "lines": _one_a_line(_line, _of_columns(1)),
     "orcas": QueryFormat(_orcas, _of_columns(4)),
-    "trec": QueryFormat(_trec, lambda sample: SURE if sample.head.startswith("<") else NO),
     "tsv": _one_a_line(_tsv, _of_columns(2)),
 }

@@ -29,7 +29,7 @@ from qac_jax.text.tokenizers import Tokenizer
 
 _RESERVED = ("_id", "doc", "position", "title", "text")
 # What a document says of places in its text; a passage keeps what it contains.
-_LOCAL = ("anchors", "phrases", "links")
+_LOCAL = ("anchors", "phrases")
 
 # Characters that are looked at for each token of a piece.
 _SMALL_WINDOW, _WINDOW = 8, 64

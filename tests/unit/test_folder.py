@@ -125,50 +125,6 @@ def test_a_menu_without_an_end_hides_no_page(tmp_path):
     assert "Lamps give light." in found["nav.html"].text
 
 
-RST = """=====
-Mills
-=====
-
-:Author: me
-
-Uses :func:`~a.b.grind`, ``code_`` and a `link <http://x>`_.
-
-.. note:: Take care
-   of this.
-
-.. toctree::
-   hidden
-
-.. include:: /etc/passwd
-
-.. a comment
-
-Wheels
-------
-Turn it::
-
-    wheel.turn()
-
-.. _target:
-
-Spokes
-~~~~~~
-=====  =====
-wood   iron
-=====  =====
-"""
-
-
-def test_restructuredtext(tmp_path):
-    (page,) = read(tmp_path, {"mills.rst": RST})[0].values()
-    assert page.title == "Mills" and page.meta["anchors"] == [["http://x", "link"]]
-    assert sections(page) == [
-        ("Mills", "Author: me\nUses a.b.grind, code_ and a link.\nNote: Take care of this."),
-        ("Mills > Wheels", "Turn it:\nwheel.turn()"),
-        ("Mills > Wheels > Spokes", "=====  =====\nwood   iron\n=====  ====="),
-    ]
-
-
 def test_tables_by_the_names_of_their_columns(tmp_path):
     found, _, notes = read(
         tmp_path,
@@ -303,7 +259,6 @@ def test_time_grows_with_the_length_alone(tmp_path):
     marks = {
         "html": ("<x/", "<a ", "<!--", "</", "<p", "<div>", "<nav>", "<i><p>"),
         "md": ("[", "`", "*a", "<a", "> ", "[a]("),
-        "rst": (".. note::\n\n  ", "*a", ":a", "|a"),
         "csv": ('a,"b\n', '"'),
         "json": ("[",),
     }

@@ -190,8 +190,6 @@ def toymill(tmp_path_factory):
     (folder / "__init__.py").write_text(INIT)
     (folder / "_impl.py").write_text(IMPL)
     (folder / "_docs.py").write_text(ADDED)
-    (folder / "compiled.pyi").write_text('def from_stub(): """Only the stub tells of this one."""')
-    (folder / "_impl.pyi").write_text('def grind(): """Never read: there is a source."""')
     (folder / "tests").mkdir()
     (folder / "tests" / "test_x.py").write_text('def test(): """A test is no documentation."""')
     (folder / "explodes.py").write_text('"""Imports are never run here, else."""\nraise SystemExit')
@@ -204,7 +202,7 @@ def toymill(tmp_path_factory):
 def test_modules_and_classes_are_documents_with_public_titles(toymill):
     found = {d.id: d for d in documents.read("python_docs", "toymill")}
     assert set(found) == {
-        "toymill", "toymill._impl", "toymill._impl:Mill", "toymill.compiled", "toymill.explodes",
+        "toymill", "toymill._impl", "toymill._impl:Mill", "toymill.explodes",
     }  # fmt: skip
     titles = {i: [part["title"] for part in d.meta["parts"]] for i, d in found.items()}
     assert titles["toymill"] == ["toymill"]
@@ -212,7 +210,6 @@ def test_modules_and_classes_are_documents_with_public_titles(toymill):
     assert titles["toymill._impl:Mill"] == [
         "toymill.Mill", "toymill.Mill", "toymill.Mill.stop", "toymill.Mill.turn",
     ]  # fmt: skip
-    assert titles["toymill.compiled"] == ["toymill.compiled.from_stub"]
     assert found["toymill._impl"].title == "toymill"
     assert found["toymill._impl:Mill"].title == "toymill.Mill"
 

@@ -86,33 +86,11 @@ def test_entity_questions(tmp_path):
         list(read_queries(path))
 
 
-def test_trec_topics(tmp_path):
-    sgml = """<top>
-<num> Number: 301
-<title> International
-Crime
-<desc> Description:
-What is it?
-<narr> Narrative: Long.
-</top>
-<top><num>302</num><title>Topic: Polio</title></top>
-"""
-    found = list(read_queries(_write(tmp_path / "topics.txt", sgml)))
-    assert [(q.id, q.text) for q in found] == [("301", "International Crime"), ("302", "Polio")]
-    assert found[0].meta == {"desc": "What is it?", "narr": "Long."}
-    xml = (
-        '<topics><topic number="1"><query>covid</query><question>Is it?</question></topic></topics>'
-    )
-    (query,) = read_queries(_write(tmp_path / "topics.xml", xml))
-    assert (query.id, query.text, query.meta) == ("1", "covid", {"question": "Is it?"})
-
-
 def test_bad_queries_name_file_and_line(tmp_path):
     for name, text, line, said in (
         ("q.tsv", "1\tone\n1\ttwo\n", 2, "query '1' was there before"),
         ("q.tsv", "1\tone\n2\tb\tc\n", 2, "3 columns; expected 2"),
         ("q.jsonl", '{"_id": "1", "text": "a"}\n{]\n', 2, "invalid JSON"),
-        ("q.xml", "\n<top><num>1<title>x</top>\n<top><num>1<title>y</top>", None, "there before"),
     ):
         path = _write(tmp_path / name, text)
         with pytest.raises(DataError, match=said) as error:

@@ -370,7 +370,6 @@ def test_queries_are_recognised(tmp_path):
         ('[{"question": "x"}]', "entityquestions"),
         ('{"question": "x", "answer": []}', "jsonl"),
         ('{"_id": "1",\t"text": "x"}', "jsonl"),
-        ("<top>", "trec"),
         ("who\t['x']", "dpr"),
         ("who\t\"['x']\"", "dpr"),
         ("1\twho", "tsv"),

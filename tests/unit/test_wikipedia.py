@@ -74,9 +74,6 @@ def test_an_article(tmp_path):
         ["Another", "shown so"],
     ]
     assert document.meta["phrases"] == ["all of them", "Tést", "so called", "quoted words"]
-    assert document.meta["categories"] == ["Things"]
-    assert document.meta["see_also"] == ["Other", "Another"]
-    assert document.meta["links"] == ["caption", "thing (kind)", "world"]
 
 
 def test_redirects_and_other_pages_are_left_out_and_counted(tmp_path):
@@ -102,7 +99,7 @@ def test_names_of_the_wikis_own_language(tmp_path):
     text = "Ein Text.[[Datei:a.png|mini|Bild]]\n[[Kategorie:Dinge]]"
     path = _dump(tmp_path / "dewiki.xml.bz2", _page(1, "A", text), names=names)
     (document,) = documents.read("wikipedia", path)
-    assert (document.text, document.meta) == ("Ein Text.", {"categories": ["Dinge"]})
+    assert (document.text, document.meta) == ("Ein Text.", {})
 
 
 def test_bad_dumps_name_file_and_line(tmp_path):

@@ -1,4 +1,4 @@
-"""Any folder: Markdown, HTML, text, tables, JSON lines, reStructuredText and PDF, mixed.
+"""Any folder: Markdown, HTML, text, tables, JSON lines and PDF, mixed.
 
 A page is a document of sections, a row of a table a document; ids begin with the path below the
 folder. What is not read is listed with the reason, and stops nothing. Each kind of file is a

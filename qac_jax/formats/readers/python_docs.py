@@ -229,8 +229,6 @@ def _modules(package: str, bad: BadLines) -> dict[str, Module]:
         name = ".".join(parts if package == STDLIB else [package, *parts])
         with open(path, "rb") as file:
             source = file.read()
-        if path.endswith(".pyi") and (name in modules or b'"""' not in source):
-            continue  # stubs matter only for compiled modules, and only with docstrings
         try:
             modules[name] = parse(source, name, is_package)
         except (SyntaxError, ValueError) as error:
@@ -254,8 +252,7 @@ def _sources(root: str) -> Iterator[str]:
         return
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and f.isidentifier())
-        # ".py" sorts before ".pyi": a stub is seen after the source it belongs to.
-        yield from (os.path.join(folder, f) for f in files if f.endswith((".py", ".pyi")))
+        yield from (os.path.join(folder, f) for f in files if f.endswith(".py"))
 
 
 DOCUMENT_FORMATS = {

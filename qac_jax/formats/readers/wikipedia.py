@@ -10,8 +10,7 @@ import html
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lxml import etree
 
@@ -67,14 +66,14 @@ def _document(page: Any, names: Mapping[str, str], place: Place, bad: BadLines) 
         bad.leave_out("pages that are not articles")
         return None
     text = page.findtext("{*}revision/{*}text", "")
-    spaces = [{names.get(key, "")} - {""} for key in (_FILE, _CATEGORY)]
-    found = parse(text, *spaces)
+    found = parse(text, {names[key] for key in (_FILE, _CATEGORY) if names.get(key)})
     name = page.findtext("{*}id", "")
     if name and text.strip() and not found.sections:
         bad.leave_out("articles without prose")
         return None
     sections = tuple(Section(*section) for section in found.sections)
-    meta = {key: value for key, value in vars(found).items() if value and key != "sections"}
+    about = {"anchors": found.anchors, "phrases": found.phrases}
+    meta = {key: value for key, value in about.items() if value}
     title = page.findtext("{*}title", "")
     return Document(name, title, sections, (), "wikipedia", meta, place)
 
@@ -130,42 +129,32 @@ _LONGEST_PHRASE = 200
 _NOWHERE = 7
 
 
-@dataclass
-class Wikitext:
-    """A page. Anchors are [title, label] of piped links, links the titles that it links to."""
+class Wikitext(NamedTuple):
+    """A page. Anchors are [title, label] of piped links."""
 
-    sections: list[tuple[str, str]] = field(default_factory=list)
-    anchors: list[list[str]] = field(default_factory=list)
-    links: list[str] = field(default_factory=list)
-    phrases: list[str] = field(default_factory=list)
-    categories: list[str] = field(default_factory=list)
-    see_also: list[str] = field(default_factory=list)
+    sections: list[tuple[str, str]]
+    anchors: list[list[str]]
+    phrases: list[str]
 
 
-def parse(text: str, files: Collection[str] = (), categories: Collection[str] = ()) -> Wikitext:
-    """`files` and `categories`: what these namespaces are called in the wiki's own language."""
-    page = Wikitext()
-    hidden, sorting = {"file", "image", "media", *files}, {"category", *categories}
-    targets: list[str] = []
+def parse(text: str, hidden: Collection[str] = ()) -> Wikitext:
+    """`hidden`: what files and categories are called in the wiki's own language."""
+    page = Wikitext([], [], [])
+    unseen = {"file", "image", "media", "category", *hidden}
 
-    def space_of(target: str, piped: bool) -> str:
-        """The name space of links that do not lead to an article: files, categories, languages."""
+    def leads_elsewhere(target: str, piped: bool) -> bool:
+        """Whether a link does not lead to an article: to a file, category or language."""
         space = target.partition(":")[0].strip().lower() if ":" in target else ""
-        language = not piped and _INTERWIKI.fullmatch(space)
-        return space if space in hidden or space in sorting or language else ""
+        return space in unseen or bool(not piped and _INTERWIKI.fullmatch(space))
 
     def label_of(inner: str) -> str:
-        """The visible text of a link; notes where it leads."""
+        """The visible text of a link."""
         target, bar, label = inner.partition("|")
         target = target.strip()
         if target.startswith(":"):
             return label or target[1:]
-        if space := space_of(target, bool(bar)):
-            if space in sorting:
-                page.categories.append(target.partition(":")[2].strip())
+        if leads_elsewhere(target, bool(bar)):
             return ""
-        if title := _title(target):
-            targets.append(title)
         return label if bar else target
 
     # Comments, references and elements that show no words go.
@@ -174,7 +163,7 @@ def parse(text: str, files: Collection[str] = (), categories: Collection[str] = 
     # The anchors of tables and boxes count too.
     for match in _PIPED.finditer(text):
         anchor = [_title(match[1]), _plain(_QUOTES.sub("", match[2]))]
-        if all(anchor) and not space_of(match[1].strip(), piped=True):
+        if all(anchor) and not leads_elsewhere(match[1].strip(), piped=True):
             page.anchors.append(anchor)
     text = _nested(_BRACES, _PARAMETER.sub("", text), _template)
     text = _nested(_TABLES, text, lambda inner: "")
@@ -182,19 +171,12 @@ def parse(text: str, files: Collection[str] = (), categories: Collection[str] = 
     for level, heading, body in _split(text):
         if level <= below:
             below = level if level and heading.lower() in APPARATUS else _NOWHERE
-        targets.clear()
-        shown = _nested(_LINKS, body, label_of)
         if level and below < _NOWHERE:
-            if heading.lower() == "see also":
-                page.see_also += targets
             continue
-        page.links += targets
-        if plain := _plain(_emphasis(shown, page.phrases)):
+        if plain := _plain(_emphasis(_nested(_LINKS, body, label_of), page.phrases)):
             heading = _QUOTES.sub("", _nested(_LINKS, heading, label_of))
             page.sections.append((_plain(heading), plain))
-    for name in ("links", "phrases", "categories", "see_also"):
-        setattr(page, name, list(dict.fromkeys(getattr(page, name))))
-    return page
+    return page._replace(phrases=list(dict.fromkeys(page.phrases)))
 
 
 def _elements(tags: re.Pattern[str], text: str, replace: Callable[[str], str]) -> str:
