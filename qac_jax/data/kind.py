@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -192,11 +192,21 @@ class Kind:
 
     def check_inputs(self, given: Collection[str], building: Building) -> None:
         """Raises UserError for inputs of `tokenize` that do not fit this kind."""
-        for is_wrong, message in self._mistakes(set(given), building):
-            if is_wrong:
-                raise UserError(f"--task {self.name} {message}")
+        if building.negatives.scores:
+            alone = not building.negatives.random_negatives and "negatives" in given
+            if not alone or self.name != "cross_encoder":
+                raise UserError(
+                    f"--task {self.name}: --scores are for cross_encoder with --negatives that "
+                    "have scores (a run) and no random ones"
+                )
+        if not self.reads(set(given), building):
+            raise UserError(f"--task {self.name} reads {self.inputs}; give these and no others")
 
-    def _mistakes(self, given: set[str], building: Building) -> Iterable[tuple[bool, str]]:
+    @property
+    def inputs(self) -> str:
+        raise NotImplementedError
+
+    def reads(self, given: set[str], building: Building) -> bool:
         raise NotImplementedError
 
 
@@ -215,19 +225,20 @@ class DocumentKind(Kind):
     # Makes records from a generator's pairs or from groups, where these are a possible input.
     of_pairs: Callable[[DocumentTexts, Sequence[Record]], Iterator[Record]] | None = None
 
-    def _mistakes(self, given: set[str], building: Building) -> Iterable[tuple[bool, str]]:
-        yield building.negatives.scores, _SCORES
+    @property
+    def inputs(self) -> str:
+        if self.records is None:
+            return "--pairs"
+        asked = "--passages with --contexts, or with --queries and --qrels"
+        asked = asked if self.asks else f"--passages, or {asked}"
+        return f"{asked}, or --pairs" if self.of_pairs else asked
+
+    def reads(self, given: set[str], building: Building) -> bool:
         if "pairs" in given or self.records is None:
-            no = self.of_pairs is None
-            yield no, "reads no --pairs, which are for seq2seq and groups"
-            yield given != {"pairs"}, "reads --pairs alone; leave the other inputs out"
-            return
-        yield "passages" not in given, "needs --passages; give the folder that prepare made"
-        asked = given & {"queries", "contexts"}
-        yield len(asked) > 1, "takes --queries or --contexts, which both give contexts, not both"
-        no = self.asks and not asked
-        yield no, "needs queries; give --contexts, or --queries and --qrels"
-        yield "queries" in given and "qrels" not in given, _UNJUDGED
+            return self.of_pairs is not None and given == {"pairs"}
+        asked = given & {"contexts", "queries", "qrels"}
+        few = [{"contexts"}, {"queries", "qrels"}, *([] if self.asks else [set()])]
+        return "passages" in given and asked in few
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -236,30 +247,18 @@ class JudgedKind(Kind):
 
     records: Callable[[JudgedTexts, Sequence[Judged]], Iterator[Record]]
     prompted: bool = True
-    # Whether a query may begin with the score of its passage.
-    takes_scores: bool = False
 
-    def _mistakes(self, given: set[str], building: Building) -> Iterable[tuple[bool, str]]:
-        yield "pairs" in given, "reads no --pairs, which are for seq2seq and groups"
-        yield (
-            not given & {"passages", "training"},
-            "needs --passages (what prepare made), or --training, a file that contains the texts",
+    @property
+    def inputs(self) -> str:
+        return (
+            "--training, or --passages with --queries and --qrels, --contexts or --negatives that "
+            "hold queries, and all passages (no --part)"
         )
-        yield (
-            not given & {"contexts", "queries", "training", "negatives"},
-            "needs queries; give --queries and --qrels, --contexts, --training, or an artefact of "
-            "negatives that contains them",
-        )
-        yield "queries" in given and not given & {"qrels", "negatives"}, _UNJUDGED
-        yield building.selection.part != "all", "knows no --part, which is for tasks of passages"
-        if building.negatives.scores:
-            yield not self.takes_scores or "negatives" not in given, _SCORES
-            no = building.negatives.random_negatives > 0
-            yield no, "adds random negatives, which have no score; leave them or --scores out"
 
-
-_UNJUDGED = "needs judgements of --queries; give --qrels too"
-_SCORES = "has no scores; --scores are for cross_encoder with --negatives that have some (a run)"
+    def reads(self, given: set[str], building: Building) -> bool:
+        asked = given & {"contexts", "negatives"} or given >= {"queries", "qrels"}
+        texts = "training" in given or "passages" in given and bool(asked)
+        return texts and "pairs" not in given and building.selection.part == "all"
 
 
 def by_name(name: str) -> Kind:

@@ -1,24 +1,23 @@
 """The passages that get queries, and the queries that are kept, which the released codes do not do.
 
-First by rules for each query (`Filter`), then, if given, by a retriever and by a cross-encoder.
+First by rules for each query (`Filter`), then, if given, by a retriever.
 """
 
 import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qac_jax.artifacts import Artifact
 from qac_jax.fields import Checked, option
 from qac_jax.formats.records import Records
+from qac_jax.formats.runs import Ranking
 from qac_jax.retrieval.corpus import Searchable
 
 
 Record = Mapping[str, Any]
-# Queries and the texts of their passages -> probabilities that these answer them.
-Judge = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
 
 _WORD = re.compile(r"\w+")
 _TOGETHER = 1024
@@ -50,9 +49,6 @@ class Filter(Checked):
     )
     round_trip: int = option(
         0, "drop texts for which --index ranks the passage below this rank (0: keep)", at_least=0
-    )
-    min_probability: float = option(
-        0.5, "drop texts with a lower probability by --cross_encoder", at_least=0, at_most=1
     )
 
     def __call__(self, contexts: Sequence[Record], dropped: Counter[str]) -> list[Record]:
@@ -114,38 +110,14 @@ def found_again(
     records: Sequence[Record], index: Searchable, depth: int, dropped: Counter[str]
 ) -> list[dict[str, Any]]:
     """Round trip: queries for which the index ranks their own passage among the first `depth`."""
-    pairs = [(r["_id"], c["text"]) for r in records for c in r["contexts"]]
-    verdicts: list[bool] = []
-    for start in range(0, len(pairs), _TOGETHER):
-        piece = pairs[start : start + _TOGETHER]
-        run = index.run({str(n): text for n, (_, text) in enumerate(piece)}, depth)
-        verdicts += [name in run[str(n)].ids for n, (name, _) in enumerate(piece)]
-    return _with(records, verdicts, "not found again", dropped)
-
-
-def scored_well(
-    records: Sequence[Record],
-    texts: Sequence[str],
-    judge: Judge,
-    least: float,
-    dropped: Counter[str],
-) -> list[dict[str, Any]]:
-    """Queries that their passage, with this text, answers with a probability of `least` or more."""
-    pairs = [
-        (c["text"], text) for r, text in zip(records, texts, strict=True) for c in r["contexts"]
-    ]
-    verdicts = [value >= least for value in judge(*zip(*pairs, strict=True))] if pairs else []
-    return _with(records, verdicts, "scored low", dropped)
-
-
-def _with(
-    records: Sequence[Record], verdicts: Sequence[bool], reason: str, dropped: Counter[str]
-) -> list[dict[str, Any]]:
-    verdict = iter(verdicts)
+    texts = list(dict.fromkeys(c["text"] for r in records for c in r["contexts"]))
+    run: dict[str, Ranking] = {}
+    for start in range(0, len(texts), _TOGETHER):
+        run |= index.run({text: text for text in texts[start : start + _TOGETHER]}, depth)
     filtered = []
     for record in records:
-        kept = [context for context in record["contexts"] if next(verdict)]
-        dropped[reason] += len(record["contexts"]) - len(kept)
+        kept = [c for c in record["contexts"] if record["_id"] in run[c["text"]].ids]
+        dropped["not found again"] += len(record["contexts"]) - len(kept)
         filtered.append({**record, "contexts": kept})
     return filtered
 

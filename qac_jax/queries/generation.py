@@ -33,9 +33,9 @@ from qac_jax.formats.files import Piece, columns, expand, json_object, string, t
 from qac_jax.formats.records import Records
 from qac_jax.inference.generator import Generator, Request
 from qac_jax.queries import filtering
-from qac_jax.queries.filtering import Filter, Judge, belongs
+from qac_jax.queries.filtering import Filter, belongs
 from qac_jax.queries.prompts import Prompt
-from qac_jax.retrieval.corpus import Searchable, passage_text
+from qac_jax.retrieval.corpus import Searchable
 from qac_jax.text.tokenizers import text_of
 
 
@@ -65,7 +65,6 @@ class Selection:
     part: str = "all"
     filter: Filter = Filter()
     index: Searchable | None = None
-    judge: Judge | None = None
 
 
 def shard(
@@ -89,9 +88,6 @@ def shard(
         records = filtering.specific(records, values, rules.specific, dropped)
     if selection.index is not None:
         records = filtering.found_again(records, selection.index, rules.round_trip, dropped)
-    if selection.judge is not None:
-        texts, least = [passage_text(passage) for passage in taken], rules.min_probability
-        records = filtering.scored_well(records, texts, selection.judge, least, dropped)
     kept = sum(len(record["contexts"]) for record in records)
     counts = {"texts": sum(map(len, made)), "kept": kept, "dropped": dict(dropped)}
     return records, {**facts, **counts}

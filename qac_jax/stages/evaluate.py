@@ -147,7 +147,6 @@ class EvaluateBeir(Stage):
     encoder: Ref = model_input("dual encoder to evaluate", default="")
     bm25: str = option("", "or BM25 with these parameters", choices=("", "anserini", "lucene"))
     split: str = option("", "split of the judgements (default: test; dev for MS MARCO)")
-    keep_runs: bool = option(True, "keep the rankings, as runs/NAME.trec", affects_result=False)
     rules: Judging = part(Judging)
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
@@ -174,9 +173,8 @@ class EvaluateBeir(Stage):
             depth=self.rules.depth,
         ):
             judged.append(result)
-            if self.keep_runs:
-                with out.open(f"runs/{result.name}.trec") as file:
-                    run_files.write_lines(file, run)
+            with out.open(f"runs/{result.name}.trec") as file:
+                run_files.write_lines(file, run)
         judged = benchmarks.with_forums_together(judged)
         averages = suites.facts(judged) if suites.is_known(judged) else {}
         results.store(out, judged, {"comparisons": [], **averages})

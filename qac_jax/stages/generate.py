@@ -63,7 +63,6 @@ class Generate(Stage):
     filter: Filter = fields.part(Filter)
     index: Ref = input("index of the round-trip filter", "index", "bm25", "hybrid", default="")
     encoder: Ref = model_input("encoder of --index, if it was moved", default="")
-    cross_encoder: Ref = model_input("cross-encoder of the filter", default="")
 
     shard_passages: int = option(0, "passages per file (0: 1024, or 8192 of millions)", at_least=0)
     inference: Inference = fields.part(Inference)
@@ -98,7 +97,6 @@ class Generate(Stage):
             self.part,
             self.filter,
             search.open_index(inputs.path("index"), inputs.text("encoder")) if self.index else None,
-            _judge(inputs.path("cross_encoder")) if self.cross_encoder else None,
         )
         source = self._source(inputs, out, passages, size)
         began, tokens = time.monotonic(), 0
@@ -156,11 +154,3 @@ class Generate(Stage):
             partitions=self.partitions,
         )
         return generation.Generation(generator, asked, self.title)
-
-
-def _judge(cross_encoder: Any) -> filtering.Judge:
-    """Probabilities that passages answer queries, by a cross-encoder's folder."""
-    from qac_jax.inference.reranker import Reranker, probability
-
-    reranker = Reranker.load(cross_encoder)
-    return lambda queries, passages: probability(reranker.score(queries, passages)).tolist()

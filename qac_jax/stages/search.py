@@ -189,7 +189,6 @@ class Fuse(Stage):
         "the run's lowest (min_max) to the highest",
         choices=("", *SCALES),
     )
-    lowest: tuple[float, ...] = option((), "theoretical: lowest scores (default: of the runs)")
     depth: int = option(1000, "passages per query in the fused run (0: all)", at_least=0)
 
     def check(self) -> None:
@@ -198,8 +197,6 @@ class Fuse(Stage):
             raise UserError(f"{count} run cannot be fused; give two or more, by --runs A,B")
         if self.method == "merge" and self.weights:
             raise UserError("--method merge takes all scores as they are; leave --weights out")
-        if len(self.lowest) not in (0, count):
-            raise UserError("--lowest are one score for each run")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         paths = run_files.run_files(inputs.text("runs"))
@@ -210,13 +207,8 @@ class Fuse(Stage):
         elif self.method == "rrf":
             fused = fusion.reciprocal_rank(runs, k=self.k, weights=weights, depth=depth)
         else:
-            fused = fusion.convex(
-                runs,
-                weights=weights,
-                normalization=self.normalization or THEORETICAL,
-                lowest=self.lowest,
-                depth=depth,
-            )
+            scale = self.normalization or THEORETICAL
+            fused = fusion.convex(runs, weights=weights, normalization=scale, depth=depth)
         with out.open(RUN) as file:
             run_files.write_lines(file, fused)
         out.count = len(fused)

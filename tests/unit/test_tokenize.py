@@ -115,10 +115,10 @@ def test_titles(folder: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
     source, words = str(folder / "passages"), str(folder / "tokenizer")
     cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({}, "needs --passages"),
-        ({"passages": source}, "needs queries; give --contexts"),
+        ({}, "reads --passages with --contexts"),
+        ({"passages": source}, "reads --passages with --contexts"),
         ({"passages": source, "task": "triples"}, "--training"),
-        ({"passages": source, "queries": asked(folder)["queries"]}, "give --qrels"),
+        ({"passages": source, "queries": asked(folder)["queries"]}, "--queries and --qrels"),
         ({"passages": source, "task": "mlm", "siblings": 0}, "siblings = 0; expected at least 1"),
         ({"passages": source, "task": "mlm", "sorts": ("near",)}, "'near' is not one of random"),
     )
@@ -301,7 +301,7 @@ def test_a_cross_encoder_reads_the_scores_of_the_run(folder: Path, tmp_path: Pat
         made[record["label"][0]].add(tuple(record["query"]))
     assert made[1] == expected[1] and made[0] < expected[0] and len(made[0]) == 8
     refused = Tokenize.make(**{**fields.values(stage), "random_negatives": 2})
-    with pytest.raises(UserError, match="random negatives, which have no score"):
+    with pytest.raises(UserError, match="and no random ones"):
         execute(refused, tmp_path / "refused")
     with pytest.raises(UserError, match="--scores are for cross_encoder"):
         execute(dataclasses.replace(stage, task="triples"), tmp_path / "refused")

@@ -34,16 +34,14 @@ if TYPE_CHECKING:
     from qac_jax.data.shards import DocumentTexts, JudgedTexts
 
 
-def _drawn_passages(
-    record: Record, rng: ExampleRng, count: int, *, rotate: bool = True, shuffle: bool = True
-) -> tuple[int, Sequence[int]]:
+def _drawn_passages(record: Record, rng: ExampleRng, count: int) -> tuple[int, list[int]]:
     """The number of one positive, and those of count - 1 negatives (Tevatron's sampling).
 
     The positive rotates with the epoch. Negatives are permuted, with one permutation for each
     example, and each epoch takes the next window of them, so that epochs get different ones; where
     there are too few, they are drawn with replacement.
     """
-    place = (rng.seed + rng.index + rng.epoch) % len(record["positives"]) if rotate else 0
+    place = (rng.seed + rng.index + rng.epoch) % len(record["positives"])
     available, wanted = len(record["negatives"]), count - 1
     if wanted and not available:
         raise DataError(
@@ -53,8 +51,8 @@ def _drawn_passages(
         )
     if available < wanted:
         return place, (rng.random(wanted) * available).astype(np.int64).tolist()
-    if not wanted or not shuffle:
-        return place, range(wanted)
+    if not wanted:
+        return place, []
     order = rng.same_every_epoch().permutation(available)
     return place, order[(rng.epoch * wanted + np.arange(wanted)) % available].tolist()
 
@@ -71,8 +69,6 @@ def triples(
     form: Form,
     lengths: Lengths,
     n_passages: int = 16,
-    rotate_positives: bool = True,
-    shuffle_negatives: bool = True,
     title_types: bool = False,
     teacher: bool = False,
 ) -> Example:
@@ -81,9 +77,7 @@ def triples(
     `title_types` treats `title [SEP] body` as a pair: truncated by turns from the longer, with
     token types (RocketQA and PAIR). `teacher` adds the stored scores of the passages.
     """
-    place, chosen = _drawn_passages(
-        record, rng, n_passages, rotate=rotate_positives, shuffle=shuffle_negatives
-    )
+    place, chosen = _drawn_passages(record, rng, n_passages)
     passages = [record["positives"][place], *(record["negatives"][i] for i in chosen)]
     limit = lengths["passages"]
     example: Example = {"query": form.one(record["query"], lengths["query"], rng)}
@@ -94,7 +88,7 @@ def triples(
     else:
         example["passages"] = [form.one(ids, limit, rng) for ids in passages]
     if teacher:
-        scores = record["positives_scores"][place], *record["negatives_scores"][list(chosen)]
+        scores = record["positives_scores"][place], *record["negatives_scores"][chosen]
         example["scores"] = np.array(scores, np.float32)
     return example
 
@@ -275,7 +269,6 @@ CROSS_ENCODER = JudgedKind(
     check=lambda settings: check_name("truncation", settings["truncation"], PAIR_TRUNCATIONS),
     stored=lambda building: Stored(("query", "passage"), (), {"label": "int32"}),
     records=judged_pairs,
-    takes_scores=True,
     crop="right",
     title="space",
 )
