@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import sys
@@ -89,7 +90,6 @@ class Retriever:
         self.encoder = encoder
         self._place = place
         self._index = searched
-        self._rerankers: dict[str, Reranker] = {}
         self._remove: weakref.finalize | None = None  # deletes its temporary index
 
     @classmethod
@@ -179,26 +179,10 @@ class Retriever:
         self._remove = remove
 
     @overload
-    def search(  # type: ignore[overload-overlap]  # str is a Sequence[str]
-        self,
-        question: str,
-        k: int = ...,
-        *,
-        where: filters.Where | None = ...,
-        hybrid: float | None = ...,
-        rerank: str | Reranker = ...,
-    ) -> list[Hit]: ...
+    def search(self, question: str, k: int = ..., **how: Any) -> list[Hit]: ...
     @overload
-    def search(
-        self,
-        question: Sequence[str],
-        k: int = ...,
-        *,
-        where: filters.Where | None = ...,
-        hybrid: float | None = ...,
-        rerank: str | Reranker = ...,
-    ) -> list[list[Hit]]: ...
-    @_on_a_terminal()
+    def search(self, question: Sequence[str], k: int = ..., **how: Any) -> list[list[Hit]]: ...
+    @_on_a_terminal()  # type: ignore[misc]  # `how` stands for the keywords
     def search(
         self,
         question: str | Sequence[str],
@@ -230,7 +214,7 @@ class Retriever:
         else:
             answers = self._index.ask(questions, first)
         if rerank:
-            model = self._reranker(rerank)
+            model = _reranker(rerank) if isinstance(rerank, str) else rerank
             pairs = zip(questions, answers, strict=True)
             answers = [search.reranked_hits(text, hits, model)[:k] for text, hits in pairs]
         return answers[0] if isinstance(question, str) else answers
@@ -268,13 +252,6 @@ class Retriever:
             self._index = made
         return made
 
-    def _reranker(self, model: str | Reranker) -> Reranker:
-        if not isinstance(model, str):
-            return model
-        if model not in self._rerankers:
-            self._rerankers[model] = Reranker.load(model, RerankerOptions(max_length=0))
-        return self._rerankers[model]
-
     @_on_a_terminal()
     def save(self, folder: Place, *, name: str = "", license: str = "") -> None:
         """Writes a folder that `load` takes: the model alone as a sentence-transformers folder
@@ -296,35 +273,6 @@ class Retriever:
             shutil.copytree(self._index.artifact.path, part)
         # Last, so that a folder with an index is complete.
         part.rename(target / _INDEX)
-
-    @_on_a_terminal()
-    def push_to_hub(
-        self, repository: str, *, private: bool = False, token: str | None = None, license: str = ""
-    ) -> str:
-        """Uploads the model with its card (not the passages) to "owner/name" at the Hugging Face
-        hub; returns its address."""
-        import huggingface_hub
-
-        with tempfile.TemporaryDirectory(prefix="qac_jax-") as work:
-            folder = Path(work) / repository.rsplit("/", 1)[-1]
-            self._export(folder, repository, license)
-            try:
-                api = huggingface_hub.HfApi(token=token)
-                api.create_repo(repository, private=private, exist_ok=True)
-                done = api.upload_folder(
-                    repo_id=repository,
-                    folder_path=folder,
-                    commit_message="Upload by qac_jax",
-                    # Files that have no meaning outside the folder.
-                    ignore_patterns=[artifacts.COMMIT, artifacts.LOCK],
-                )
-            except Exception as error:  # offline, no token, no right …: many types, one meaning
-                reason = " ".join(str(error).split())[:200]
-                raise UserError(
-                    f"the Hugging Face hub did not take {repository} ({type(error).__name__}: "
-                    f"{reason}); check the network, the name and your token (`hf auth login`)"
-                ) from error
-        return str(getattr(done, "commit_url", repository))
 
     def _write_model(self, folder: Path) -> None:
         """The encoder as it is used here, whatever its own folder says."""
@@ -352,6 +300,11 @@ class Retriever:
                 model=str(Path(work) / _MODEL), name=name or folder.name, license=license
             )
             execute(stage, folder)
+
+
+@functools.lru_cache(maxsize=2)
+def _reranker(place: str) -> Reranker:
+    return Reranker.load(place, RerankerOptions(max_length=0))
 
 
 def _records(passages: Place | Iterable[Passage]) -> Iterator[dict[str, Any]]:

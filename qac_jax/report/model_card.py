@@ -49,12 +49,11 @@ def text(
     place: Path,
     tokenizer: Tokenizer,
     figures: Sequence[Result],
-    difference: Any,
 ) -> str:
     """The whole card.
 
     card: what its owner says (the fields of `qac export`). form: a key of _HUB. place: the model's
-    folder. difference: the greatest one between the model and the folder when it is loaded.
+    folder.
     """
     header, facts, trained = ("what", "value"), _facts(module), _training(place)
     trained = {name: value for name, value in trained.items() if value}
@@ -76,7 +75,6 @@ def text(
         joined=TITLES.get(title, ("", ""))[1].format(separator=separator),
         training=tables.markdown(header, list(trained.items())) if trained else "",
         figures=tables.markdown(["", *measures, "queries"], measured) if figures else "",
-        difference=difference,
     )
 
 

@@ -93,29 +93,6 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
     assert searching.search([]) == []
 
 
-def test_pushing_sends_the_model_or_says_why_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[Any] = []
-
-    class Hub:
-        def __init__(self, token: str | None):
-            sent.append(token)
-
-        def create_repo(self, name: str, **settings: object) -> None:
-            sent.append((name, settings))
-
-        def upload_folder(self, *, folder_path: Path, **settings: object) -> object:
-            sent.append({p.name for p in folder_path.iterdir()})
-            raise ConnectionError("no route\nto host")
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    with pytest.raises(UserError, match=r"did not take me/bees \(ConnectionError: no route to ho"):
-        Retriever.load(folder).push_to_hub("me/bees", private=True, token="secret")
-    assert sent[:2] == ["secret", ("me/bees", {"private": True, "exist_ok": True})]
-    assert {"README.md", "model.safetensors", "modules.json"} <= sent[2]
-
-
 def test_importing_the_package_is_light() -> None:
     code = (
         "import sys, qac_jax; heavy = {'jax', 'numpy', 'transformers'} & set(sys.modules)\n"
