@@ -12,9 +12,6 @@ from qac_jax import artifacts
 from qac_jax.cli import main
 from qac_jax.data.loader import Loader
 from qac_jax.formats.records import Records
-from qac_jax.pipeline import stage
-from qac_jax.queries import extraction
-from qac_jax.stages.extract import Extract
 
 
 @pytest.fixture(scope="module")
@@ -50,32 +47,6 @@ def test_spans_are_ranked(passages: Path, tmp_path: Path) -> None:
         whole = " ".join(texts[record["_id"]].split())
         assert all(c["text"] in whole and c["origin"] == "qext_bm25" for c in contexts)
         assert bool(contexts) == (record["_id"] != "d7#0")
-
-
-def test_an_interrupted_run_goes_on(
-    passages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def made(out: str) -> Any:
-        settings = Extract.make(passages=str(passages), shard_passages=8, workers=1)
-        return stage.execute(settings, tmp_path / out)
-
-    whole, write = made("whole"), extraction.write_shard
-    asked: list[int] = []
-
-    def breaking_at_the_third(job: Any, *more: Any) -> Any:
-        asked.append(job.start)
-        if len(asked) == 3:
-            raise RuntimeError("a crash")
-        return write(job, *more)
-
-    monkeypatch.setattr(extraction, "write_shard", breaking_at_the_third)
-    with pytest.raises(RuntimeError, match="a crash"):
-        made("cut")
-    assert made("cut").identity == whole.identity
-    assert asked == [0, 8, 16, 16, 24]
-    monkeypatch.setattr(extraction, "write_shard", write)
-    spread = Extract.make(passages=str(passages), shard_passages=8, workers=2)
-    assert stage.execute(spread, tmp_path / "spread").identity == whole.identity
 
 
 def test_what_there_is_already_is_kept(passages: Path, tmp_path: Path, capsys: Any) -> None:

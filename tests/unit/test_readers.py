@@ -38,40 +38,6 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def _tables(count: int) -> dict[str, tuple[str, list[str]]]:
-    """format -> (file name, lines): the same small corpus in line formats."""
-    texts = [f"Text {i} of tést " + "long " * (i * 7 % 23) for i in range(count)]
-    rows = [f"{i}\t{text}" for i, text in enumerate(texts)]
-    articles = ["id\ttext\ttitle", *(f"{row}\tArticle {i // 3}" for i, row in enumerate(rows))]
-    return {
-        "msmarco_passages": ("collection.tsv", rows),
-        "jsonl": ("pile.jsonl", [json.dumps({"text": text}) for text in texts]),
-        "dpr": ("psgs.tsv", articles),
-    }
-
-
-def _write(folder: Path, format: str, count: int) -> Path:
-    name, lines = _tables(count)[format]
-    path = folder / name
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def _from_shards(format: str, path: Path, count: int) -> list[Document]:
-    parts = documents.shards(format, path, count)
-    assert len(parts) <= count
-    return [d for part in parts for d in documents.read_shard(pickle.loads(pickle.dumps(part)))]
-
-
-def test_any_number_of_shards_is_the_whole(tmp_path):
-    for format in _tables(0):
-        path = _write(tmp_path, format, 40)
-        whole = list(documents.read(format, path))
-        assert len(whole) == (14 if format == "dpr" else 40)
-        for count in (1, 2, 7, 40, 100):
-            assert _from_shards(format, path, count) == whole
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\t\r\n"), max_size=12)),
@@ -103,8 +69,10 @@ def test_line_ranges_lose_and_repeat_nothing(tmp_path_factory, lines, cuts, end,
 
 
 def test_packed_files_read_the_same_and_damage_is_told(tmp_path):
-    plain = _write(tmp_path, "msmarco_passages", 3000)
+    plain = tmp_path / "collection.tsv"
+    plain.write_text("".join(f"{i}\tText {i} of tést {'long ' * (i % 23)}\n" for i in range(3000)))
     whole = list(documents.read("msmarco_passages", plain))
+    assert len(whole) == 3000
     for packing, pack in PACK.items():
         path = Path(f"{plain}{packing}")
         packed = pack(plain.read_bytes())
@@ -162,6 +130,12 @@ def _read(format: str, path: Path, **options: Any) -> list[Document]:
     return list(documents.read(format, path, **options))
 
 
+def _from_shards(format: str, path: Path, count: int) -> list[Document]:
+    parts = documents.shards(format, path, count)
+    assert len(parts) <= count
+    return [d for part in parts for d in documents.read_shard(pickle.loads(pickle.dumps(part)))]
+
+
 def test_msmarco_documents(tmp_path):
     """As the released awk reads them, fields from the third on are joined by one blank."""
     path = tmp_path / "msmarco-docs.tsv"
@@ -188,15 +162,10 @@ def test_rocketqa_titles_are_joined_by_id(tmp_path):
         assert [d.passages[0] for d in found] == expected
 
 
-CORPUS: list[dict[str, Any]] = [
-    {"_id": "a", "title": "T", "text": "one", "metadata": {"url": "u"}},
-    {"_id": "b", "title": "", "text": "two"},
-    {"_id": "c", "title": "Only a title", "text": ""},
-]
-
-
 def test_beir_documents_and_the_passages_they_do_not_name(tmp_path):
-    _jsonl(tmp_path / "corpus.jsonl", CORPUS)
+    named = {"_id": "a", "title": "T", "text": "one", "metadata": {"url": "u"}}
+    others = [{"_id": "b", "text": "two"}, {"_id": "c", "title": "Only a title", "text": ""}]
+    _jsonl(tmp_path / "corpus.jsonl", [named, *others])
     first, *_ = _read("beir", tmp_path)
     assert first.passages == (Passage("a", "T", "one"),) and first.meta == {"url": "u"}
     passages = [{"_id": "b", "text": "two"}, {"_id": "a", "text": "one", "title": "T"}]
@@ -253,23 +222,6 @@ def line(**record: Any) -> bytes:
 
 # format -> file, lines, the passages they give, what is left out, what is kept.
 SETS: dict[str, tuple[str, list[bytes], list[tuple[str, str]], dict[str, int], dict[str, int]]] = {
-    "dpr": (
-        "psgs_w100.tsv",
-        [
-            b"id\ttext\ttitle",
-            b'1\t"A ""quoted"" text."\tOne',
-            b"2\t\tTwo",
-            b"3\tNo title.\t",
-            b"4\t\t",
-            b"5\tcaf\xe9\tFive",
-            b'1\t"A ""quoted"" text."\tOne',
-            b"6\tSix.\tSix",
-            b"1\tAnother text.\tOne",
-        ],
-        [("1", 'A "quoted" text.'), ("2", ""), ("3", "No title."), ("4", ""), ("6", "Six.")],
-        {"repeated documents": 1},
-        {"passages without text": 1},
-    ),
     "beir": (
         "corpus.jsonl",
         [

@@ -121,18 +121,3 @@ def test_a_foreign_folder_is_not_touched(tmp_path):
     with pytest.raises(UserError, match="not empty and not a folder of this recipe"):
         recipe.run(three(), tmp_path / "letters")
     assert [p.name for p in (tmp_path / "letters").iterdir()] == ["to_mother.txt"]
-
-
-def test_sources_below_the_data_folder(tmp_path):
-    (tmp_path / "offset.txt").write_text("5")
-
-    def adding(data_dir: str) -> Recipe:
-        stages = {"first": Numbers(count=1, shards=1, base="data:offset.txt")}
-        return Recipe(stages=stages, data_dir=data_dir)
-
-    with pytest.raises(UserError, match="--data_dir"):
-        recipe.run(adding(""), tmp_path / "out")
-    done = recipe.run(adding(str(tmp_path)), tmp_path / "out")
-    (file,) = done["first"].matching("numbers-")
-    assert '"value": 5' in file.read_text()
-    assert recipe.plan(adding(""))[0]["fields"]["base"] == "data:offset.txt"

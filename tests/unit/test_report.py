@@ -30,39 +30,28 @@ from qac_jax.stages.report import PAGE, TABLE, Report
 
 PASSAGES, QUERIES = 40, 24
 # How late the relevant passage comes at the most: the fewer, the better the system.
-SYSTEMS = {"bm25": 30, "retriever 1": 8, "retriever 2": 3}
+SYSTEMS = {"bm25": 30, "retriever_1": 8, "retriever_2": 3}
 
 
-def build(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """passages, contexts, encoder (with a history), runs and natural (metrics)."""
-    rng = np.random.default_rng(0)
+    folder, rng = tmp_path_factory.mktemp("report") / "run", np.random.default_rng(0)
     named = [(f"p{n}", WORDS[n % 20], WORDS[(n + 1) % 20]) for n in range(PASSAGES)]
     with artifacts.create(folder / "passages", kind="passages", stage="prepare") as out:
         titles = [(name, f"About {word} <{name[1:]}>") for name, word, _ in named]
         write_records(out, [{"_id": n, "title": t, "text": sentence(rng, 20)} for n, t in titles])
         out.info["seconds"] = 12.5
     with artifacts.create(folder / "queries", kind="contexts", stage="generate") as out:
-        asked = [
-            (
-                {"text": f"what is {word}?", "origin": "t5", "score": -1.25},
-                {"text": f"who likes a {other} & why?", "origin": "title"},
-            )
-            for _, word, other in named
-        ]
-        found = [{"_id": of[0], "contexts": c} for of, c in zip(named, asked, strict=True)]
+        asked = [{"text": f"who likes a {other} & why?", "origin": "t5"} for *_, other in named]
+        found = [{"_id": of[0], "contexts": [c]} for of, c in zip(named, asked, strict=True)]
         write_records(out, found, "contexts")
         out.info.update(seconds=75.0, peak_resident_bytes=2**30)
-    fields = {"type": "x.Train", "steps": 1000}
-    with artifacts.create(
-        folder / "encoder", kind="parameters", stage="pretrain", fields=fields
-    ) as out:
+    with artifacts.create(folder / "encoder", kind="parameters", stage="pretrain") as out:
         with out.open("metrics.jsonl") as file:
             for step in range(10, 1001, 10):
-                loss = 2 + 6 * float(np.exp(-step / 200))
-                row = {"step": step, "loss": loss, "learning_rate": 1e-3 * (1 - step / 1000)}
-                file.write(json.dumps({**row, "step_ms": 80.0}) + "\n")
-                if step % 250 == 0:
-                    file.write(json.dumps({"step": step, "validation/loss": loss + 0.4}) + "\n")
+                row = {"step": step, "loss": 2 + 6 * float(np.exp(-step / 200)), "step_ms": 80.0}
+                file.write(json.dumps(row) + "\n")
         out.info.update(seconds=605.0, gin="train.Train.steps = 1000\n")
     judged(folder, rng)
     return folder
@@ -79,25 +68,15 @@ def judged(folder: Path, rng: np.random.Generator) -> None:
             file.write(json.dumps({"_id": name, "text": text}) + "\n")
     lines = [f"{query}\t{passage}\t1" for query, passage in truth.items()]
     (sources / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    fields = {"queries": os.fspath(sources / "queries.jsonl")}
     for system, latest in SYSTEMS.items():
-        place = folder / system.replace(" ", "_")
-        with artifacts.create(
-            place,
-            kind="run",
-            stage="search",
-            fields={"queries": os.fspath(sources / "queries.jsonl")},
-        ) as out:
+        with artifacts.create(folder / system, kind="run", stage="search", fields=fields) as out:
             with out.open("run.trec") as file:
                 write_lines(file, {q: late(rng, p, latest) for q, p in truth.items()})
             out.count = QUERIES
             out.info["seconds"] = 1.0
-    runs = ",".join(os.fspath(folder / system.replace(" ", "_")) for system in SYSTEMS)
-    stage = Evaluate.make(
-        runs=runs,
-        qrels=os.fspath(sources / "test.tsv"),
-        measures=("ndcg@10", "mrr@10", "recall@20"),
-        permutations=999,
-    )
+    runs = ",".join(os.fspath(folder / system) for system in SYSTEMS)
+    stage = Evaluate.make(runs=runs, qrels=os.fspath(sources / "test.tsv"), permutations=999)
     execute(stage, folder / "natural")
 
 
@@ -105,11 +84,6 @@ def late(rng: np.random.Generator, relevant: str, latest: int) -> Ranking:
     ids = [f"p{n}" for n in rng.permutation(PASSAGES) if f"p{n}" != relevant]
     ids.insert(int(rng.integers(latest)), relevant)
     return ranked(ids, 20 - np.arange(len(ids)) / 2)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("report") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -184,33 +158,20 @@ def test_a_verdict_comes_first() -> None:
 def test_a_plot_has_its_lines_and_names_and_the_same_bytes_every_time() -> None:
     names = [f"system <{number}>" for number in range(9)]
     series = [Series(name, [0, 5, 10], [0, 1, float("nan")]) for name in names]
-    drawn = plots.lines([*series, Series("inf", [0], [float("inf")])], "$x$", "y", reference=2)
-    again = plots.lines([*series, Series("inf", [0], [float("inf")])], "$x$", "y", reference=2)
+    series.append(Series("inf", [0], [float("inf")]))
+    drawn, again = (plots.lines(series, "$x$", "y", reference=2) for _ in range(2))
     assert drawn is not None and drawn == again
     picture = ElementTree.fromstring(drawn)
     texts = [node.text for node in picture.iter() if node.tag.endswith("}text")]
-    assert {*names, "$x$", "y"} <= set(texts) and "inf" not in texts
-    assert "nan" not in drawn and "#1f6fb4" in drawn
-
-
-def whole(offset: float) -> Suite:
-    return Suite({name: offset + number / 100 for number, name in enumerate(BEIR14)})
+    assert {*names, "$x$", "y"} <= set(texts) and "inf" not in texts and "nan" not in drawn
 
 
 def test_groups_are_means_of_their_members() -> None:
-    groups = whole(0.1).groups()
+    suite = Suite({name: 0.1 + number / 100 for number, name in enumerate(BEIR14)})
+    groups = suite.groups()
     assert list(groups) == list(GROUPS)
     numbers = {name: number for number, name in enumerate(BEIR14)}
     expected = 0.1 + (numbers["arguana"] + numbers["webis-touche2020"]) / 200
     assert groups["argument"] == pytest.approx(expected)
-    texts, shades = cells(suites.heatmap({"a": whole(0.1), "b": whole(0.2)}))
-    # No MS MARCO, and no set by itself; every figure of b is better.
-    assert {"a", "b", *GROUPS} <= texts and not {"MS MARCO", *BEIR14.values()} & texts
-    assert shades == ["0.04"] * len(GROUPS) + ["1"] * len(GROUPS)
-
-
-def cells(drawn: str) -> tuple[set[str | None], list[str]]:
-    """The texts of a plot, and the opacities of its cells."""
-    nodes = list(ElementTree.fromstring(drawn).iter())
-    shades = re.findall(r"fill: #084594; opacity: ([\d.]+)|fill: #084594(?=\")", drawn)
-    return {n.text for n in nodes if n.tag.endswith("}text")}, sorted(s or "1" for s in shades)
+    drawn = suites.heatmap({"a": suite, "b": suite})
+    assert all(f">{name}</text>" in drawn for name in ("a", "b", *GROUPS))

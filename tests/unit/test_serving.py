@@ -5,8 +5,7 @@ import base64
 import json
 import re
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,46 @@ import numpy as np
 import pytest
 import toy_live as toy
 from fastapi import HTTPException
-from toy_serving import TOKEN, WRITER, asked, one
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
+from qac_jax.serving import app
 from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine
 from qac_jax.serving.options import Serving, Traffic
 
 
 JSON = {"Content-Type": "application/json"}
+TOKEN = "0123456789abcdef0123456789abcdef"
+WRITER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def asked(
+    engine: Engine,
+    questions: Callable[[httpx2.AsyncClient], Awaitable[Any]],
+    *,
+    settings: Serving | None = None,
+    traffic: Traffic | None = None,
+) -> Any:
+    """What a coroutine with a client returns; the application ends with it."""
+
+    async def run() -> Any:
+        made = app.make(engine, settings, traffic)
+        transport = httpx2.ASGITransport(app=made, raise_app_exceptions=True)
+        async with (
+            made.router.lifespan_context(made),
+            httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client,
+        ):
+            return await questions(client)
+
+    return asyncio.run(run())
+
+
+def one(engine: Engine, method: str, path: str, **request: Any) -> httpx2.Response:
+    """One request and its answer."""
+    given = {name: request.pop(name) for name in ("settings", "traffic") if name in request}
+    return asked(engine, lambda client: client.request(method, path, **request), **given)
 
 
 @pytest.fixture(scope="module")
@@ -196,23 +224,6 @@ def test_the_page_asks_nobody_else(engine: Engine) -> None:
         assert path != "/" or ("&lt;My &amp; docs&gt;" in text and "{{" not in text)
 
 
-def test_requests_at_one_time_are_one_batch(engine: Engine) -> None:
-    calls: list[int] = engine.live.encoder.calls  # type: ignore[attr-defined]
-    calls.clear()
-
-    async def questions(client: httpx2.AsyncClient) -> list[httpx2.Response]:
-        words = [f"copper {number % 3}" for number in range(12)]
-        tasks = [client.post("/search", json={"query": word, "k": 2}) for word in words]
-        return await asyncio.gather(*tasks)
-
-    answers = asked(engine, questions)
-    assert [answer.status_code for answer in answers] == [200] * 12
-    # Three distinct texts; perhaps the first came alone.
-    assert sum(calls) <= 4
-    for number, answer in enumerate(answers):
-        assert answer.json()["hits"] == answers[number % 3].json()["hits"]
-
-
 def test_a_folder_that_another_process_writes_is_busy(tmp_path: Path, writers: None) -> None:
     engine = Engine(toy.live(tmp_path / "index", toy.records(3)))
     with artifacts.locked(engine.live.folder):
@@ -274,23 +285,3 @@ def test_all_of_a_batch_get_its_error_and_the_next_is_answered() -> None:
     *first, wrong, beside, after = asyncio.run(run())
     assert first == [*range(8)] and after == 2
     assert isinstance(wrong, RuntimeError) and isinstance(beside, RuntimeError)
-
-
-def test_who_has_gone_is_left_out() -> None:
-    seen: list[int] = []
-
-    def work(items: Sequence[int]) -> Sequence[int]:
-        time.sleep(0.02)
-        seen.extend(items)
-        return items
-
-    async def run() -> None:
-        made = batcher(work, most=1, wait=0.0)
-        tasks = [asyncio.create_task(made.submit(n)) for n in range(3)]
-        await asyncio.sleep(0.005)
-        tasks[1].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await made.close()
-
-    asyncio.run(run())
-    assert seen == [0, 2]
