@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qac_jax.bench import peer
-from qac_jax.errors import UserError
 from qac_jax.fields import option
 
 
@@ -25,26 +24,22 @@ _TUNED: dict[str, dict[str, Any]] = {
     "faiss_ivf": {"method": "faiss"},
     "faiss_ivf_short_codes": {"method": "faiss", "dims_per_block": 4},
 }
-# Generated vectors lie in clusters, as those of texts do.
 _CLUSTER = 1000  # more than k, so that the top k lie in one cluster
 _SPREAD, _WIDTH = 0.7, 384
-_NOISE = 0.6  # norm of a copy's perturbation, relative to the vector's
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
     """Queries/s: ScaNN over the fastest FAISS index of the same recall, or exact over FAISS's flat.
 
-    Vectors are generated, or those of `qac embed` with perturbed copies to fill up; queries that
-    tune are others than those that are timed. All of them are searched in one call, on all cores.
-    Repetitions alternate, figures are medians.
+    Vectors are generated in clusters, as those of texts lie; queries that tune are others than
+    those that are timed. All of them are searched in one call, on all cores. Repetitions alternate,
+    figures are medians.
     """
 
     EXAMPLE = "qac bench search --rows 200000"
 
     system: str = option("scann", "what is measured", choices=("scann", "exact"))
-    vectors: str = option("", "vectors of passages, of `qac embed` (default: generated)")
-    questions: str = option("", "and vectors of questions, twice as many as are timed")
     rows: int = option(200_000, "number of vectors in the index", at_least=1)
     queries: int = option(1000, "queries to time; as many more are used for tuning", at_least=2)
     k: int = option(100, "top k passages per query", at_least=1)
@@ -57,7 +52,7 @@ class Search:
         from qac_jax.retrieval.vectors import Vectors
 
         faiss = approximate.faiss_library("the peer")
-        vectors, queries = self._real() if self.vectors else self._generated()
+        vectors, queries = self._generated()
         timed, others = queries[: self.queries], queries[self.queries : 2 * self.queries]
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder)
@@ -99,32 +94,16 @@ class Search:
         return settings, sides
 
     def _generated(self) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors in clusters, like those of texts, and twice as many queries as are timed."""
+        """Vectors, and twice as many queries as are timed."""
         rng = np.random.default_rng(0)
         centres = rng.normal(size=(max(self.rows // _CLUSTER, 1), _WIDTH))
 
         def drawn(count: int) -> np.ndarray:
             near = centres[rng.integers(0, len(centres), count)]
-            return _unit(near + _SPREAD * rng.normal(size=near.shape))
+            near = near + _SPREAD * rng.normal(size=near.shape)
+            return (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
 
         return drawn(self.rows), drawn(2 * self.queries)
-
-    def _real(self) -> tuple[np.ndarray, np.ndarray]:
-        from qac_jax import artifacts
-        from qac_jax.retrieval.vectors import KIND, Vectors
-
-        rng = np.random.default_rng(0)
-        read = (Vectors.of(artifacts.load(p, KIND)) for p in (self.vectors, self.questions))
-        every, asked = (rng.permutation(of.read(0, len(of)).astype(np.float32)) for of in read)
-        if len(asked) < 2 * self.queries:
-            raise UserError(
-                f"{len(asked):,} questions; --queries={self.queries} needs twice as many"
-            )
-        passages = every[: self.rows]
-        copies = passages[rng.integers(0, len(passages), self.rows - len(passages))]
-        shift = rng.normal(size=copies.shape) * (_NOISE / copies.shape[1] ** 0.5)
-        length = np.linalg.norm(copies, axis=1, keepdims=True)
-        return np.concatenate([passages, _unit(copies + shift * length)]), asked
 
 
 def _stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
@@ -140,7 +119,3 @@ def _stored(folder: Path, vectors: np.ndarray, side: str) -> Artifact:
         encoder = {"path": "", "settings": {}}
         out.info.update(side=side, texts=nowhere, encoder=encoder, dimension=vectors.shape[1])
     return artifacts.load(folder)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)

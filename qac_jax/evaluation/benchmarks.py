@@ -130,9 +130,7 @@ class Judging:
 
     protocol: str = option("own", "evaluation protocol", choices=tuple(PROTOCOLS))
     measures: tuple[str, ...] = option(
-        (),
-        "metrics, such as ndcg@10,mrr@10,map or nDCG@10,RR@10,AP (default: the protocol's)",
-        shown=MEASURES,
+        (), "metrics, such as ndcg@10,mrr@10,map (default: the protocol's)", shown=MEASURES
     )
     level: int = option(0, "lowest grade that counts as relevant (0: the protocol's)", at_least=0)
     over: str = option(
@@ -151,15 +149,12 @@ class Judging:
         """Whether anything differs from what a collection's own protocol says."""
         return bool(self.protocol != "own" or self.measures or self.level or self.over)
 
-    def own_measures(self) -> tuple[str, ...]:
-        return tuple(map(metrics.own_name, self.measures))
-
     def resolved(self) -> Protocol:
         """The protocol with what was chosen instead."""
         rules = PROTOCOLS[self.protocol]
         return dataclasses.replace(
             rules,
-            measures=self.own_measures() or rules.measures,
+            measures=self.measures or rules.measures,
             level=self.level or rules.level,
             over=self.over or rules.over,
         )

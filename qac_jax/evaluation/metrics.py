@@ -7,9 +7,6 @@
 `hit@1000` as "R@50" and "R@1k" (the MS MARCO script's recall is "any relevant one among them").
 `recall@k` is the share of all relevant passages. `ndcg` uses grades as linear gains; for all other
 measures a passage is relevant from grade `level` on.
-
-Measures may be named as ir_measures (MacAvaney et al. 2022) names them: `nDCG@10`, `RR@10`, `AP`.
-They are the same, since both take trec_eval's.
 """
 
 import math
@@ -42,10 +39,6 @@ _TREC_CUT = ("ndcg_cut", "recall", "map_cut", "P", "success")
 _AT = re.compile(r"([a-z_]+)@([1-9]\d*)")
 _CUT = re.compile(rf"({'|'.join(_TREC_CUT)})[_.]([1-9]\d*)")
 _BATCH = 256
-
-# ir_measures' names -> ours, of a whole ranking and of its top k.
-_IR_WHOLE = {"nDCG": "ndcg", "RR": "recip_rank", "AP": "map", "Bpref": "bpref"}
-_IR_CUT = dict(nDCG="ndcg", RR="mrr", R="recall", AP="map", P="precision", Success="hit")
 
 
 @dataclass(frozen=True)
@@ -173,9 +166,3 @@ def _parse(measure: str) -> str | tuple[_Own, int]:
         return f"{_TREC[match[1]]}_{match[2]}"
     names = [f"{name}@10" for name in (*_OWN, *_TREC)] + [*_TREC_WHOLE]
     raise UserError(f"unknown measure {measure!r}; {nearest(measure, names)}")
-
-
-def own_name(measure: str) -> str:
-    """Our name of a measure; what only we name so stays as it is."""
-    name, at, cut = measure.partition("@")
-    return (_IR_CUT if at else _IR_WHOLE).get(name, name) + at + cut

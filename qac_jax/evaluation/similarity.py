@@ -36,8 +36,6 @@ class Similarity:
     to_query: float  # mean s(p⁺, q)
     to_negatives: float  # mean s(p⁺, p⁻)
     nearer: float  # share of pairs in which the query is the nearer one
-    cosine_to_query: float
-    cosine_to_negatives: float
     by_rank: tuple[float | None, ...]
 
 
@@ -51,23 +49,18 @@ def compare(
     """queries, positives [Q, D]; negatives[i] [N, D] stand at the ranks (from 1) ranks[i]."""
     to_query = np.einsum("qd,qd->q", positives, queries, dtype=np.float64)
     sums, counts = np.zeros(depth), np.zeros(depth, np.int64)
-    rows: list[tuple[float, float, float]] = []  # nearer, mean score, mean cosine
+    nearer, to_negatives = [], []
     for row, (vectors, row_ranks) in enumerate(zip(negatives, ranks, strict=True)):
         scores = vectors.astype(np.float64) @ positives[row].astype(np.float64)
         np.add.at(sums, np.asarray(row_ranks) - 1, scores)
         np.add.at(counts, np.asarray(row_ranks) - 1, 1)
-        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(positives[row])
-        cosines = scores / np.maximum(lengths, 1e-12)
-        rows.append((np.mean(to_query[row] > scores), scores.mean(), np.mean(cosines)))
-    nearer, to_negatives, cosine = (float(np.mean(column)) for column in zip(*rows, strict=True))
-    lengths = np.linalg.norm(queries, axis=1) * np.linalg.norm(positives, axis=1)
+        nearer.append(np.mean(to_query[row] > scores))
+        to_negatives.append(scores.mean())
     return Similarity(
         queries=len(queries),
         to_query=float(to_query.mean()),
-        to_negatives=to_negatives,
-        nearer=nearer,
-        cosine_to_query=float(np.mean(to_query / np.maximum(lengths, 1e-12))),
-        cosine_to_negatives=cosine,
+        to_negatives=float(np.mean(to_negatives)),
+        nearer=float(np.mean(nearer)),
         by_rank=tuple(
             s / n if n else None for s, n in zip(sums.tolist(), counts.tolist(), strict=True)
         ),

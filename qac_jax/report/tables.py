@@ -81,20 +81,12 @@ def comparisons(pairs: Iterable[Comparison]) -> str:
 
 def similarities(measured: Mapping[str, Similarity]) -> str:
     """PAIR's similarities as Markdown, one encoder a line."""
-    header = ["encoder", "queries", "s(p⁺, q)", "s(p⁺, p⁻)", "query nearer", "cosine q"]
+    header = ["encoder", "queries", "s(p⁺, q)", "s(p⁺, p⁻)", "query nearer"]
     rows = [
-        [
-            name,
-            f"{s.queries:,}",
-            number(s.to_query),
-            number(s.to_negatives),
-            f"{s.nearer:.1%}",
-            number(s.cosine_to_query),
-            number(s.cosine_to_negatives),
-        ]
+        [name, f"{s.queries:,}", number(s.to_query), number(s.to_negatives), f"{s.nearer:.1%}"]
         for name, s in measured.items()
     ]
-    return markdown([*header, "cosine p⁻"], rows)
+    return markdown(header, rows)
 
 
 def suites(systems: Mapping[str, Suite]) -> str:

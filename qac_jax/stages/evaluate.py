@@ -118,7 +118,7 @@ class Evaluate(Stage):
 
     def _measures(self) -> Sequence[str]:
         if self.queries:
-            return self.rules.own_measures() or answers.MEASURES
+            return self.rules.measures or answers.MEASURES
         return self.rules.resolved().measures
 
 
