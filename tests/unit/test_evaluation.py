@@ -74,30 +74,11 @@ def test_an_average_needs_all_its_sets():
     suite, _ = published(PUBLISHED["Contriever"][0])
     ndcg = {name: value for name, value in suite.ndcg.items() if name != "quora"}
     less = Suite(ndcg, {name: v for name, v in suite.hits.items() if name != "webq"})
-    assert less.missing() == ["Quora"]
     expected = [True, False, False, False, True]
     assert [value is not None for value in less.summary().values()] == expected
     text = tables.suites({"whole": suite, "less": less})
     assert "less: 1 of the 14 BEIR sets are missing: Quora" in text
     assert "less: 1 of the 6 question sets are missing: WebQ" in text
-    lines = {line.split("  ")[0]: line.split() for line in text.split("\n")}
-    assert lines["Quora"][-2:] == ["83.5", "–"] and lines["SQ&EQ"][-2:] == ["63.9", "63.9"]
-
-
-def test_ms_marco_by_hand():
-    """Three queries and one that has no relevant passage: the script divides by three."""
-    judgements = {"a": {"1": 1}, "b": {"2": 1, "3": 1}, "c": {"4": 1}, "d": {"5": 0}}
-    run = {
-        "a": ranked(["9", "1"], [2, 1]),
-        "b": ranked(["8"] + [f"x{i}" for i in range(10)] + ["2", "3"], range(13, 0, -1)),
-        "d": ranked(["5"], [1]),
-    }
-    outcome = judge("dev", run, judgements, PROTOCOLS["msmarco"])
-    assert outcome.mean["mrr@10"] == pytest.approx(0.5 / 3), "rank 12 is too deep, c is missing"
-    assert outcome.mean["hit@50"] == pytest.approx(2 / 3), "a hit-rate, though 2 and 3 are there"
-    assert outcome.mean["hit@1"] == 0
-    assert outcome.queries == 3 and outcome.missing == 1
-    assert outcome.per_query.keys() == {"a", "b", "c"}
 
 
 def test_trec_dl_counts_from_grade_two_on_and_all_judged_queries():
@@ -121,9 +102,8 @@ def test_beir_does_not_let_a_query_find_itself():
 
 
 def test_unknown_measures_are_named():
-    for wrong in ("ncdg@10", "mrr@0"):
-        with pytest.raises(UserError, match="unknown measure.*did you mean"):
-            metrics.check([wrong])
+    with pytest.raises(UserError, match="unknown measure.*did you mean"):
+        metrics.check(["ncdg@10"])
 
 
 # Collections in folders
@@ -155,13 +135,14 @@ def searcher(asked: list) -> benchmarks.Searcher:
 
 
 def test_a_folder_of_collections(tmp_path, capsys):
+    with pytest.raises(UserError, match="holds no collection"):
+        benchmarks.collections(tmp_path)
     make(tmp_path / "scifact")
     make(tmp_path / "msmarco", split="dev")
     make(tmp_path / "mine", queries=1)
     for forum in FORUMS:
         # One forum with more queries weighs no more than the others.
         make(tmp_path / "cqadupstack" / forum, queries=4 if forum == "gis" else 1)
-    (tmp_path / "notes").mkdir()
     asked: list = []
     found = list(evaluate_folder(tmp_path, searcher(asked)))
     kept = {result.name: run for result, run in found}
@@ -176,36 +157,11 @@ def test_a_folder_of_collections(tmp_path, capsys):
     gis = named["cqadupstack/gis"].mean["mrr@10"]
     assert gis == pytest.approx((1 + 1 / 2 + 1 / 3 + 0) / 4)
     assert named["cqadupstack"].mean["mrr@10"] == pytest.approx((11 + gis) / 12)
-    assert suites.is_known(results)
-    suite = suites.suite(results)
-    assert set(suite.ndcg) >= {"scifact", "msmarco", "cqadupstack"}
-    assert suite.summary()["BEIR14"] is None and len(suite.missing()) == 12
-    assert "scifact: ndcg@10" in capsys.readouterr().err
-
-
-def test_forums_and_collections_alone(tmp_path, capsys):
-    for forum in FORUMS[1:]:
-        make(tmp_path / "cqadupstack" / forum)
-    found = [result for result, _ in evaluate_folder(tmp_path / "cqadupstack", searcher([]))]
-    assert len(with_forums_together(found)) == 11
+    assert {"scifact", "msmarco", "cqadupstack"} <= suites.suite(results).ndcg.keys()
+    assert len(with_forums_together([r for r, _ in found if "android" not in r.name])) == 14
     assert "android is missing" in capsys.readouterr().err
     (alone,) = benchmarks.collections(tmp_path / "cqadupstack" / "gis")
     assert alone.name == "cqadupstack/gis" and alone.split == "test"
-    make(tmp_path / "own", split="dev")
-    own: Any = (tmp_path / "own", searcher([]))
-    ((outcome, run),) = evaluate_folder(*own, split="dev", rules=PROTOCOLS["beir"])
-    assert outcome.queries == 2 and run["q1"].ids[0] == "d0"
-    ((_, short),) = evaluate_folder(*own, split="dev", rules=PROTOCOLS["beir"], depth=1)
-    assert {len(ranking.ids) for ranking in short.values()} == {1}
-
-
-def test_bad_folders(tmp_path):
-    with pytest.raises(UserError, match="holds no collection"):
-        benchmarks.collections(tmp_path)
-    mine = make(tmp_path / "mine")
-    (mine / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nx\td1\t1\n")
-    with pytest.raises(UserError, match=r"1 judged queries .* such as 'x'"):
-        next(evaluate_folder(mine, searcher([])))
 
 
 NAMES = {
@@ -250,23 +206,19 @@ HARD = [
     ("ΟΔΟΣ", "στην οδοσ", False, "and no other"),
     ("हिन्दी", "वह हिन्दी बोलता है", True, "vowel signs belong to the word"),
     ("cat", "the category", False, "no part of a token"),
-    ("cat", "(cat)", True, "brackets are tokens of their own"),
     ("don't", "don’t", False, "the two apostrophes are different characters"),
     ("New York City", "in New\nYork\u00a0City", True, "any blank, any line end"),
     ("New York City", "New York is a City", False, "no gaps"),
-    ("York New", "New York", False, "no other order"),
     ("a b a c", "a b a b a c", True, "a false start does not hide the answer"),
     ("\u200b", "anything", False, "an answer without tokens matches nothing"),
 ]
 
 # CuratedTREC: (pattern, passage, whether it is found, why)
 PATTERNS = [
-    (r"20,?237\s*f(oo|ee)?t", "at 20237 feet", True, "alternatives"),
     (r"20,?237\s*f(oo|ee)?t", "at 20,237\nFT high", True, "blank space and capitals"),
     (r"^Mars$", "Venus\nmars\nSaturn", True, "line by line, whatever the case"),
     (r"Mar", "MARCH", True, "parts of words count, unlike with texts"),
     (r"a.b", "a\nb", False, "the point is no line end"),
-    (r"6\,194 m", "6,194 m", True, "needless backslashes"),
     (r"(unclosed", "(unclosed", False, "what is no pattern matches nothing"),
 ]
 
@@ -328,12 +280,6 @@ def test_entityquestions_average_over_relations(tmp_path):
 def test_questions_without_answers_are_told():
     with pytest.raises(UserError, match="'1' has no answers"):
         answers.evaluate({"1": place(1)}, [Query("1", "?")], texts)
-    with pytest.raises(UserError, match="none of the 1 questions"):
-        answers.evaluate({"1": place(1)}, [Query("0", "?", ("Mars",))], texts)
-
-
-def test_the_t_test_of_equal_differences():
-    assert [paired_t_test(d) for d in ([0.0] * 3, [0.1] * 3, [0.3])] == [1.0, 0.0, 1.0]
 
 
 def brute_force(differences: list[float]) -> float:
@@ -360,11 +306,6 @@ def test_no_difference_is_found_significant_as_often_as_it_should():
     assert 5 <= low <= 36, "400 draws at 5 %: 20, within 3.7 standard deviations"
 
 
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
 def test_runs_are_compared_pair_by_pair():
     queries = [f"q{i}" for i in range(6)]
     runs = {
@@ -379,11 +320,8 @@ def test_runs_are_compared_pair_by_pair():
     assert one.difference == pytest.approx(0.5 / 6)
     assert one.randomization == pytest.approx(brute_force([0.1, 0.1, 0.1, -0.1, 0.3]))
     assert [c.t_test_holm for c in found] == holm([c.t_test for c in found])
-    assert [c.randomization_holm for c in found] == holm([c.randomization for c in found])
-    assert found[1].t_test_holm > found[1].t_test
-
-
-def test_runs_of_other_queries_are_refused():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert [paired_t_test(d) for d in ([0.0] * 3, [0.1] * 3, [0.3])] == [1.0, 0.0, 1.0]
     with pytest.raises(UserError, match="scored on different queries"):
         compare({"a": {"q": 1.0}, "b": {"p": 1.0}}, "map")
 

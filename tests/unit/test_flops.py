@@ -20,7 +20,7 @@ from qac_jax.models.bert import (
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.models.modernbert import ModernBertConfig
-from qac_jax.models.t5 import T5, T5Config, T5EncoderConfig
+from qac_jax.models.t5 import T5EncoderConfig
 from qac_jax.objectives.augtriever import InBatch, MoCo
 from qac_jax.objectives.cotmae import CotMae
 from qac_jax.objectives.masking import Vocabulary
@@ -32,25 +32,19 @@ IDS = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
 LENGTHS = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
 # Wide heads, so that what is not counted (softmax, norms, gelu) is small.
 CONFIG = BertConfig(250, 256, 2, 2, 512, max_positions=64)
-T5_CONFIG = T5Config(250, 256, 64, 512, num_layers=2, num_decoder_layers=1, num_heads=3)
-MODELS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "bert": (CONFIG.build(Runtime()), (IDS, LENGTHS)),
-    "t5": (T5(T5_CONFIG), (IDS, LENGTHS, jax.ShapeDtypeStruct((BATCH, 20), jnp.int32))),
-}
 
 
-@pytest.mark.parametrize(("name", "gradient"), [("bert", True), ("t5", False)])
-def test_programs_are_counted_as_xla_counts_them(name: str, gradient: bool) -> None:
-    module, inputs = MODELS[name]
-    variables = jax.eval_shape(module.init, jax.random.key(0), *inputs)
+def test_programs_are_counted_as_xla_counts_them() -> None:
+    module = CONFIG.build(Runtime())
+    variables = jax.eval_shape(module.init, jax.random.key(0), IDS, LENGTHS)
 
     def total(variables: Any, *inputs: Any) -> jax.Array:
         leaves = jax.tree.leaves(module.apply(variables, *inputs))
         return jnp.sum(jnp.stack([jnp.square(x).sum() for x in leaves]))
 
-    run = jax.grad(total) if gradient else total
-    xla: Any = jax.jit(run).lower(variables, *inputs).cost_analysis()
-    assert hardware.flops_of(run, variables, *inputs) == pytest.approx(xla["flops"], rel=0.04)
+    run = jax.grad(total)
+    xla: Any = jax.jit(run).lower(variables, IDS, LENGTHS).cost_analysis()
+    assert hardware.flops_of(run, variables, IDS, LENGTHS) == pytest.approx(xla["flops"], rel=0.04)
 
 
 def test_every_iteration_of_a_loop_counts_and_the_largest_branch() -> None:
