@@ -59,31 +59,23 @@ def test_revisions(hub: Hub) -> None:
     assert names.pinned("out/retriever") == "out/retriever"
 
 
-def test_a_folder_comes_first(hub: Hub, tmp_path: Path) -> None:
+def test_a_folder_comes_first_and_what_is_missing_is_told(hub: Hub, tmp_path: Path) -> None:
+    for text, sentence in [
+        ("tiny/absent", "does not hold.*`hf download tiny/absent`"),
+        ("tiny/encoder@v2", f"no folder tiny/encoder@v2, .*{hub.cache} does not hold it"),
+        ("minilms", "neither a folder nor what ships .*did you mean 'minilm'"),
+    ]:
+        with pytest.raises(UserError, match=sentence):
+            names.folder(text)
     (tmp_path / "tiny" / "encoder").mkdir(parents=True)
     assert names.folder("tiny/encoder") == Path("tiny/encoder")
     assert names.folder("hf:tiny/encoder") == hub.snapshot(hub.new)
-    with pytest.raises(UserError, match=r"no folder tiny/absent, though .* tiny; .*hf:tiny/absent"):
-        names.folder("tiny/absent")
-
-
-def test_what_is_missing_is_one_sentence(hub: Hub) -> None:
-    absent = "no folder tiny/absent, .*{cache} does not hold.*`hf download tiny/absent`"
-    for text, sentence in [
-        ("tiny/absent", absent),
-        ("tiny/encoder@v2", "no folder tiny/encoder@v2, .*{cache} does not hold it"),
-        ("no/such/name", "there is no folder no/such/name"),
-        ("minilms", "neither a folder nor what ships .*did you mean 'minilm'"),
-    ]:
-        with pytest.raises(UserError, match=sentence.format(cache=hub.cache)) as error:
-            names.folder(text)
-        assert "\n" not in str(error.value)
 
 
 BERT = '{"model_type": "bert"}'
 FILES = {
     "some/safe": {"config.json": BERT, "tokenizer.json": "{}", "model.safetensors": "safe"}
-    | {"pytorch_model.bin": "", "onnx/model.onnx": "", "onnx/config.json": BERT, "README.md": ""},
+    | {"pytorch_model.bin": "", "onnx/model.onnx": "", "README.md": ""},
     "some/mixed": {"config.json": BERT, "modules.json": "[]", "model.safetensors": "safe"}
     | {"2_Dense/config.json": '{"in_features": 2}', "2_Dense/pytorch_model.bin": "old"}
     | {"1_Pooling/config.json": "{}", "pytorch_model.bin": ""},
@@ -132,17 +124,9 @@ def test_every_input_of_every_verb(hub: Hub) -> None:
             with pytest.raises(UserError, match=f"{stage.VERB}.{name}: .*`hf download no/such`"):
                 inputs.resolved(stage.make(**blank, **{name: "no/such"}))
     assert taking > 10
-    embed = cli.VERBS["embed"].load()
-    absent = embed(encoder="tiny/absent", passages="stage:first")
-    with pytest.raises(UserError, match="stage last: embed.encoder: there is no folder tiny/abs"):
-        inputs.look_up({"last": absent})  # as a recipe does before it starts
-
-
-def test_a_tokenizer_needs_no_weights(hub: Hub) -> None:
     stage = cli.VERBS["tokenize"].load().make(passages="x", tokenizer="tiny/words")
-    found = inputs.resolved(stage)
-    assert Path(found.tokenizer).parent.parent.name == "models--tiny--words"
-    assert found.environment()["tokenizer"] == tokenizers.load(str(hub.folders["old"])).identity
+    known = tokenizers.load(str(hub.folders["old"])).identity  # a tokenizer needs no weights
+    assert inputs.resolved(stage).environment()["tokenizer"] == known
 
 
 def test_a_result_knows_its_commit(hub: Hub, tmp_path: Path, capsys: Any) -> None:
@@ -152,8 +136,6 @@ def test_a_result_knows_its_commit(hub: Hub, tmp_path: Path, capsys: Any) -> Non
     made = artifacts.load("out")
     assert made.inputs["encoder"] == f"hf:tiny/encoder@{hub.new}"
     assert made.fields["encoder"] == made.info["encoder"]["path"] == f"tiny/encoder@{hub.new}"
-    assert cli.main([*command, "--out", "out"]) == 0
-    assert "up to date" in capsys.readouterr().err
     # An index of it finds its encoder by that name too.
     assert cli.main(["index", "--vectors", "out", "--method", "exact", "--out", "index"]) == 0
     assert place_of_encoder(artifacts.load("index")) == str(hub.snapshot(hub.new))
