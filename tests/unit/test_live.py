@@ -145,26 +145,18 @@ def test_ids_and_an_empty_index(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     index = toy.live(tmp_path / "index", toy.records(3))
     version = index.snapshot.version
-    new: Any
-    for new, message in (
-        ([{"_id": "d1", "text": "x"}], "'d1' is in .*index already; ids of passages must differ"),
-        ([{"_id": "n", "text": "x"}] * 2, "'n' is given twice; ids of passages must differ"),
-        *(
-            ([wrong], "passage 0 .* is neither a text nor a record of JSON with a 'text'")
-            for wrong in (3, {"_id": "a\nb", "text": "x"}, {"text": "x", "n": float("nan")})
-        ),
-    ):
-        with pytest.raises(UserError, match=message):
-            index.add(new)
+    bad: Any = [3]
     for message, call in (
+        ("'d1' is in .*index already", lambda: index.add([{"_id": "d1", "text": "x"}])),
+        ("'n' is given twice", lambda: index.add([{"_id": "n", "text": "x"}] * 2)),
+        ("passage 0 .* is neither a text nor a record", lambda: index.add(bad)),
+        ("passage 0 .* is neither", lambda: index.add([{"text": "x", "n": float("nan")}])),
         ("'zz' is not in", lambda: index.delete(["d1", "zz"])),
         ("vectors of the shape", lambda: index.add(["x"], np.zeros((2, 16), np.float32))),
-        ("hybrid=1.5", lambda: index.search(["x"], hybrid=1.5)),
+        ("exists and is not empty", lambda: toy.live(tmp_path / "index")),
     ):
         with pytest.raises(UserError, match=message):
             call()
-    with pytest.raises(UserError, match="exists and is not empty"):
-        toy.live(tmp_path / "index")
     assert index.snapshot.version == version and len(index) == 3
     assert index.delete(["d1", "zz"], missing_ok=True) == ["d1"]
 

@@ -38,17 +38,6 @@ def by_hand(scores: list[float], positive: int) -> float:
     return -math.log(math.exp(scores[positive]) / sum(map(math.exp, scores)))
 
 
-def test_in_batch_equals_a_loop_over_candidates() -> None:
-    with jax.enable_x64(True):
-        q, p = vectors(0, 4, 3), vectors(1, 4, 2, 3)
-        found = in_batch(jnp.asarray(q), jnp.asarray(p), temperature=0.5)
-        scores = q @ p.reshape(8, 3).T / 0.5
-        expected = [by_hand(row.tolist(), 2 * i) for i, row in enumerate(scores)]
-        np.testing.assert_allclose(found.loss, expected, rtol=1e-12)
-    with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
-        in_batch(jnp.zeros((6, 2)), jnp.zeros((6, 1, 2)), group=4)
-
-
 def test_a_group_sees_itself_only() -> None:
     with jax.enable_x64(True):
         q, p = (jnp.asarray(vectors(i, *s)) for i, s in enumerate([(6, 3), (6, 2, 3)]))
@@ -58,6 +47,8 @@ def test_a_group_sees_itself_only() -> None:
         pairs = all_pairs(q, p[:, 0], group=3).loss
         parts = [all_pairs(q[i : i + 3], p[i : i + 3, 0]).loss for i in (0, 3)]
         np.testing.assert_allclose(pairs, jnp.concatenate(parts), rtol=1e-12)
+    with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
+        in_batch(q, p, group=4)
 
 
 def test_another_copy_of_the_positive_is_no_negative() -> None:
@@ -197,26 +188,26 @@ def masked_rows() -> tuple[np.ndarray, np.ndarray]:
     return rows, lengths
 
 
-def test_predictions_are_listed_first_and_name_the_original_tokens(masked_rows) -> None:
-    for variant in ["condenser", "cotmae_qc"]:
-        rows, lengths = masked_rows
-        rule = masking.Masking(0.3, variant)
-        mask = jax.jit(functools.partial(rule, vocabulary=VOCABULARY))
-        masked = mask(rows, lengths, MASK_KEYS[: len(rows)])
-        after, _, positions, labels, weights = map(np.asarray, masked)
-        assert positions.shape == labels.shape == weights.shape == (64, rule.max_predictions(24))
-        for i in range(len(rows)):
-            count = int(weights[i].sum())
-            assert (weights[i] == (np.arange(len(weights[i])) < count)).all()
-            places = positions[i, :count]
-            assert (np.diff(places) > 0).all()
-            assert (labels[i, :count] == rows[i, places]).all()
-            assert not np.isin(rows[i, places], VOCABULARY.special).any()
-            untouched = np.setdiff1d(np.arange(24), places)
-            assert (after[i, untouched] == rows[i, untouched]).all()
-            tokens = int((~np.isin(rows[i, : lengths[i]], (VOCABULARY.cls, VOCABULARY.sep))).sum())
-            assert count <= rule.budgets(24)[tokens]
-        assert weights.sum() > 64
+@pytest.mark.parametrize("variant", ["condenser", "cotmae_qc"])
+def test_predictions_are_listed_first_and_name_the_original_tokens(masked_rows, variant) -> None:
+    rows, lengths = masked_rows
+    rule = masking.Masking(0.3, variant)
+    mask = jax.jit(functools.partial(rule, vocabulary=VOCABULARY))
+    masked = mask(rows, lengths, MASK_KEYS[: len(rows)])
+    after, _, positions, labels, weights = map(np.asarray, masked)
+    assert positions.shape == labels.shape == weights.shape == (64, rule.max_predictions(24))
+    for i in range(len(rows)):
+        count = int(weights[i].sum())
+        assert (weights[i] == (np.arange(len(weights[i])) < count)).all()
+        places = positions[i, :count]
+        assert (np.diff(places) > 0).all()
+        assert (labels[i, :count] == rows[i, places]).all()
+        assert not np.isin(rows[i, places], VOCABULARY.special).any()
+        untouched = np.setdiff1d(np.arange(24), places)
+        assert (after[i, untouched] == rows[i, untouched]).all()
+        tokens = int((~np.isin(rows[i, : lengths[i]], (VOCABULARY.cls, VOCABULARY.sep))).sum())
+        assert count <= rule.budgets(24)[tokens]
+    assert weights.sum() > 64
 
 
 def test_a_row_depends_on_its_key_and_on_no_other_row(masked_rows) -> None:
@@ -359,15 +350,11 @@ def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
     assert (top(pieces), top(pieces[:-1]), top(pieces[:-1], top=5)) == (len(pieces) - 1, 999, 5)
     with pytest.raises(UserError, match="leaves no room for 200 sentinels"):
         top(pieces[:-1], sentinels=200)
-    with pytest.raises(UserError, match="vocab_size=1000 of the model is too small"):
-        top([*pieces, *(f"x{i}" for i in range(200))])
     with pytest.raises(UserError, match=r"end of text, 2 \(</s>\); set eos_id=2 of T5Config"):
         top(["[PAD]", "[UNK]", "</s>"])
     batch = {"tokens": np.full((1, 40), 9, np.int32), "tokens_length": np.array([40], np.int32)}
     with pytest.raises(UserError, match="lose up to 2 spans, but there are 1 sentinels"):
         small(sentinels=1).prepare(batch, jax.random.key(0))
-    with pytest.raises(UserError, match="density = 1.5"):
-        SpanNoise(1.5)
 
 
 def test_the_start_token_of_a_target_is_given_not_asked_for() -> None:

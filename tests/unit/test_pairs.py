@@ -1,4 +1,4 @@
-"""Pair functions: what an example is made of, and the papers' invariants."""
+"""Pair functions: what an example is made of, the papers' invariants, positives and negatives."""
 
 from typing import Any
 
@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from qac_jax.data.featurizer import settle
 from qac_jax.data.form import Form, pair_lengths
 from qac_jax.data.randomness import ExampleRng
-from qac_jax.errors import UserError
+from qac_jax.errors import DataError, UserError
 from qac_jax.text import crops
 
 
 CLS, SEP = 901, 902
 FORM = Form((CLS,), (SEP,), (SEP,))
+CUT = Form((CLS,), (SEP,), (SEP,), crop="right")
 LENGTHS = {"passage": 12, "context": 6}
 
 
@@ -84,14 +85,7 @@ def test_two_spans_are_always_different_and_all_pairs_occur() -> None:
 
 
 def test_random_crop_lengths() -> None:
-    for words, low, high in [
-        (256, 12, 128),
-        (10, 4, 5),
-        (6, 4, 4),
-        (4, 4, 4),
-        (3, 3, 3),
-        (1, 1, 1),
-    ]:
+    for words, low, high in [(256, 12, 128), (10, 4, 5), (4, 4, 4), (1, 1, 1)]:
         rng = np.random.default_rng(0)
         found = [crops.crop(words, rng) for _ in range(4000)]
         sizes = {stop - start for start, stop in found}
@@ -214,15 +208,94 @@ def test_pair_truncation_pops_from_the_longer(a: int, b: int, room: int) -> None
 
 
 def test_names_are_checked() -> None:
-    for kind, form, more, message in (
-        ("passage_queries", FORM, {}, "did you mean 'passage_query'"),
-        ("passage_query", FORM, {"settings": {"querys": 2}}, "no setting 'querys'"),
-        ("passage_query", FORM, {"lengths": {"passag": 9}}, "no feature 'passag'"),
-        ("passage_query", FORM, {"lengths": {"passage": 2}}, "expected 4 or more"),
-        ("mlm", Form(crop="left"), {}, "crop 'left'"),
-        ("augtriever", FORM, {"settings": {"strategies": {"title": 0.0}}}, "above 0"),
-        ("mixed", FORM, {"settings": {"probabilities": {"querry": 1.0}}}, "did you mean 'query'"),
-        ("mixed", FORM, {}, "needs the setting 'probabilities'"),
+    more: Any
+    for kind, more, message in (
+        ("passage_queries", {}, "did you mean 'passage_query'"),
+        ("passage_query", {"settings": {"querys": 2}}, "no setting 'querys'"),
+        ("passage_query", {"lengths": {"passag": 9}}, "no feature 'passag'"),
+        ("augtriever", {"settings": {"strategies": {"title": 0.0}}}, "above 0"),
+        ("mixed", {}, "needs the setting 'probabilities'"),
     ):
         with pytest.raises(UserError, match=message):
-            settle(kind, form, **more)
+            settle(kind, FORM, **more)
+
+
+# Fine-tuning: positives, windows of negatives, titles, teachers.
+
+
+def ranked(positives: int, negatives: int) -> dict[str, Any]:
+    return {
+        "query": np.array([1, 2], np.uint16),
+        "positives": [np.array([100 + i], np.uint16) for i in range(positives)],
+        "negatives": [np.array([200 + i], np.uint16) for i in range(negatives)],
+        "positives_scores": np.arange(positives, dtype=np.float32),
+        "negatives_scores": -np.arange(negatives, dtype=np.float32),
+    }
+
+
+def first_ids(found: dict[str, Any]) -> list[int]:
+    return [int(p[1]) for p in found["passages"]]
+
+
+def test_negative_windows_of_epochs_are_disjoint() -> None:
+    """Epochs 0..k give disjoint slices where there are at least 15 (k + 1) negatives."""
+    recipe, rng = settle("triples", CUT, settings={"n_passages": 16}), ExampleRng()
+    for epochs, available in ((3, 45), (2, 44), (4, 128)):
+        seen: list[int] = []
+        for epoch in range(epochs):
+            found = first_ids(recipe.example(ranked(2, available), rng.seek(42, epoch, 7)))
+            assert found[0] < 200 <= min(found[1:])
+            seen += found[1:]
+        assert len(set(seen)) == len(seen) == 15 * epochs
+    # Past the end the window wraps around: every negative is seen before one comes back twice.
+    found = [
+        n
+        for epoch in range(3)
+        for n in first_ids(recipe.example(ranked(1, 20), rng.seek(42, epoch, 7)))[1:]
+    ]
+    assert set(found) == set(range(200, 220))
+    counts = np.unique(found, return_counts=True)[1]
+    assert counts.max() - counts.min() <= 1
+    # Each example has an order of its own.
+    recipe = settle("triples", CUT, settings={"n_passages": 9})
+    orders = {tuple(first_ids(recipe.example(ranked(1, 8), rng.seek(0, 0, i)))) for i in range(9)}
+    assert len(orders) > 6
+
+
+def test_too_few_negatives_are_drawn_with_replacement() -> None:
+    recipe, rng = settle("triples", CUT, settings={"n_passages": 16}), ExampleRng()
+    found = first_ids(recipe.example(ranked(1, 3), rng.seek(0, 0, 0)))
+    assert len(found) == 16 and set(found[1:]) == {200, 201, 202}
+    with pytest.raises(DataError, match="has no negatives but 15 are wanted"):
+        recipe.example(ranked(1, 0), rng)
+    alone = settle("triples", CUT, settings={"n_passages": 1})
+    assert first_ids(alone.example(ranked(1, 0), rng)) == [100]
+
+
+def test_positives_rotate_with_the_epoch() -> None:
+    recipe, rng = settle("triples", CUT, settings={"n_passages": 1}), ExampleRng()
+    found = [first_ids(recipe.example(ranked(3, 0), rng.seek(4, e, 6)))[0] for e in range(4)]
+    assert found == [100 + (4 + 6 + e) % 3 for e in range(4)]
+
+
+def test_teacher_scores_follow_their_passages() -> None:
+    recipe = settle("triples", CUT, settings={"n_passages": 5, "teacher": True})
+    for epoch in range(4):
+        found = recipe.example(ranked(2, 9), ExampleRng(0, epoch, 3))
+        numbers = first_ids(found)
+        assert found["scores"].tolist() == [numbers[0] - 100, *(200.0 - n for n in numbers[1:])]
+    batch = recipe.batch([found, found])
+    assert batch["scores"].shape == (2, 5) and batch["scores"].dtype == np.float32
+
+
+def test_titles_as_the_first_segment() -> None:
+    made = ranked(1, 0)
+    made["positives"] = [np.array([5, 6, 7, SEP, 11, 12, 13, 14], np.int32)]
+    settings = {"n_passages": 1, "title_types": True}
+    recipe = settle("triples", CUT, lengths={"passages": 8}, settings=settings)
+    found = recipe.example(made, ExampleRng())
+    assert found["passages"][0].tolist() == [CLS, 5, 6, 7, SEP, 11, 12, SEP]
+    assert found["passages_types"][0].tolist() == [0] * 5 + [1] * 3
+    batch = recipe.batch([found])
+    assert batch["passages_types"].shape == batch["passages"].shape == (1, 1, 8)
+    assert "passages_types_length" not in batch
