@@ -19,7 +19,6 @@ An input's value is one text on the command line, in gin and in Python:
 """
 
 import dataclasses
-import difflib
 import glob
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -76,29 +75,27 @@ class Group:
 
     names: tuple[str, ...]
     counts: tuple[int, ...]  # how many of them may be given
-    rule: str  # as the error says it
+    rule: str
 
     def check(self, stage: Any) -> None:
         values = fields.values(stage)
-        present = [name for name in self.names if values[name]]
+        present = [f"--{name}" for name in self.names if values[name]]
         if len(present) not in self.counts:
             flags = ", ".join(f"--{name}" for name in self.names)
-            given = " and ".join(f"--{name}" for name in present) or "none of them"
-            raise UserError(self.rule.format(verb=stage.VERB, flags=flags, given=given))
+            given = " and ".join(present) or "none"
+            raise UserError(f"{stage.VERB} takes {self.rule} of {flags}; {given} of them is given")
 
 
 def one_of(*names: str) -> Group:
-    return Group(names, (1,), "{verb} needs one of {flags}, and {given} is given; give one")
+    return Group(names, (1,), "one")
 
 
 def at_most_one_of(*names: str) -> Group:
-    rule = "{verb} takes at most one of {flags}, and {given} are given; give one"
-    return Group(names, (0, 1), rule)
+    return Group(names, (0, 1), "at most one")
 
 
 def together(*names: str) -> Group:
-    rule = "{flags} of {verb} belong together; give all of them, or none"
-    return Group(names, (0, len(names)), rule)
+    return Group(names, (0, len(names)), "all or none")
 
 
 class Inputs(dict[str, Any]):
@@ -111,8 +108,7 @@ class Inputs(dict[str, Any]):
 
     def get_artifact(self, name: str) -> Artifact | None:
         """The same, or None where the input is not given or is not an artefact of ours."""
-        value = self.get(name)
-        return value if isinstance(value, Artifact) else None
+        return self.artifact(name) if isinstance(self.get(name), Artifact) else None
 
     def path(self, name: str) -> epath.Path:
         (path,) = self.paths(name)
@@ -128,12 +124,10 @@ class Inputs(dict[str, Any]):
         return [part.path if isinstance(part, Artifact) else part for part in parts]
 
     def records(self, name: str) -> Records:
-        """The records of an artefact of ours: passages, contexts, pairs."""
         return Records(self.artifact(name))
 
     def get_records(self, name: str) -> Records | None:
-        """The same, or None where the input is not given."""
-        return self.records(name) if self.get_artifact(name) is not None else None
+        return self.records(name) if self.get_artifact(name) else None
 
 
 def declared(cls: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -169,7 +163,7 @@ def located(stage: Any, folders: Mapping[str, epath.Path], data_dir: str) -> Any
 
 
 def resolved(stage: Any) -> Any:
-    """The stage with what ships and what comes from the Hub replaced by its path."""
+    """The stage with what ships and what comes from the Hub or a store replaced by its path."""
     return _changed(stage, _resolved)
 
 
@@ -215,32 +209,30 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
 
 
 def _resolved(part: str, label: str, kinds: Sequence[str]) -> str:
-    """The path of what ships, or of a model or tokenizer at the Hub, or of the copy of what lies in
-    a store; others as they are."""
-    if stores.is_store(part) and not part.startswith((STAGE, DATA)):
+    if part.startswith((STAGE, DATA)):
+        return part
+    if stores.is_store(part):
         return os.fspath(stores.fetched(part))
     want = next((kind for kind in (MODEL, TOKENIZER) if kind in kinds), "")
     try:
         if part.startswith(names.SHIPPED):
             return names.shipped_folder(part.removeprefix(names.SHIPPED))
-        if want and not part.startswith((STAGE, DATA)) and "://" not in part:
-            return names.located(part, want)
+        return names.located(part, want) if want else part
     except UserError as error:
         raise UserError(f"{label}: {error}") from error
-    return part
 
 
 def opened(stage: Any) -> Inputs:
     """Opens every input; raises if one is missing, of a wrong kind or incomplete."""
     inputs = Inputs()
     for name, field in set_inputs(stage).items():
-        parts = split(stage, name)
-        kinds, value = field.metadata["kinds"], getattr(stage, name)
+        kinds, parts, value = field.metadata["kinds"], split(stage, name), getattr(stage, name)
         if any(part.startswith(STAGE) for part in parts):
             raise UserError(f"{stage.VERB}.{name} = {value!r} is for recipes; give a folder")
         if TOKENIZER not in kinds:
-            several = [_opened(part, kinds) for part in parts if field.metadata["many"]]
-            inputs[name] = tuple(several) or _opened(value, kinds)
+            many = field.metadata["many"]
+            opened = tuple(_opened(part, kinds) for part in (parts if many else [value]))
+            inputs[name] = opened if many else opened[0]
     return inputs
 
 
@@ -263,12 +255,12 @@ def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path:
     wanted = tuple(kind for kind in kinds if kind != FILE)
     if not wanted or ("," in text and FILE in kinds):
         return artifacts.place(text)
-    if FILE not in kinds and MODEL not in kinds:
-        return artifacts.load(text, wanted)
-    record = artifacts.peek(text) if os.path.isdir(text) or "://" in text else None
-    # A folder of ours may be read as files, such as questions in BEIR's layout.
-    is_files = record is None or (FILE in kinds and record["kind"] not in wanted)
-    return artifacts.place(text) if is_files else artifacts.load(text, wanted)
+    if FILE in kinds or MODEL in kinds:
+        record = artifacts.peek(text) if os.path.isdir(text) else None
+        # A folder of ours may be read as files, such as questions in BEIR's layout.
+        if record is None or (FILE in kinds and record["kind"] not in wanted):
+            return artifacts.place(text)
+    return artifacts.load(text, wanted)
 
 
 def identities(inputs: Inputs) -> dict[str, str]:
@@ -294,19 +286,11 @@ def identity(text: str) -> str:
     if not os.path.exists(text):
         if "," in text:
             return fields.digest([identity(part.strip()) for part in text.split(",")])
-        if os.path.islink(text):
-            raise UserError(f"{text} is a link to nothing; give an existing file or folder")
-        if matches := sorted(glob.glob(text)):
+        if matches := [] if os.path.islink(text) else sorted(glob.glob(text)):
             return fields.digest([identity(match) for match in matches])
         if is_named(text):
             commit = names.data_commit(text)
             return f"{text.partition('@')[0]}@{commit}" if commit else text
-        scheme, colon, _ = text.partition(":")
-        if "://" not in text:
-            known = [*DOCUMENTS.names(), "stage", "data", "shipped"]
-            close = difflib.get_close_matches(scheme, known, n=1) if colon else []
-            hint = f"; did you mean {close[0]}:?" if close else ""
-            raise UserError(f"{text} does not exist; give an existing file or folder{hint}")
     path = artifacts.place(text)
     if not path.exists():
         raise UserError(f"{text} does not exist; give an existing file or folder")
@@ -315,22 +299,21 @@ def identity(text: str) -> str:
     if path.is_dir():
         children = sorted(p for p in path.iterdir() if not p.name.startswith("."))
         return fields.digest([(p.name, _identity_in(os.fspath(p))) for p in children])
-    if "://" not in text and not os.path.isfile(text):
+    if not os.path.isfile(text):
         raise UserError(f"{text} is neither a file nor a folder; give what can be read again")
     return hashing.sha256_once(text)
 
 
 def _identity_in(path: str) -> str:
     """The same of what a folder holds, which may be anything that folders hold."""
-    if "://" not in path:
-        if not os.path.exists(path):
-            return "a link to nothing"
-        if not (os.path.isdir(path) or os.path.isfile(path)):
-            return "neither a file nor a folder"
-        if os.path.islink(path) and os.path.isdir(path):
-            target, folder = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
-            upwards = os.path.commonpath([target, folder]) == target
-            return "a link upwards" if upwards else fields.digest(_listing(path))
+    if not os.path.exists(path):
+        return "a link to nothing"
+    if not (os.path.isdir(path) or os.path.isfile(path)):
+        return "neither a file nor a folder"
+    if os.path.islink(path) and os.path.isdir(path):
+        target, folder = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+        upwards = os.path.commonpath([target, folder]) == target
+        return "a link upwards" if upwards else fields.digest(_listing(path))
     try:
         return identity(path)
     except PermissionError:
