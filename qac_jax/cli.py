@@ -387,7 +387,6 @@ def _recipe(verb: str, arguments: list[str]) -> int:
         built,
         options.out,
         start=options.start,
-        only=options.only,
         documentation=given.text(),
         command=processes.command(),
     )
@@ -418,11 +417,10 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     add("--systems", metavar="A,B", default="", help=systems)
     sizes = "items of stages and of inputs, for the hours of all: passages=8841823,queries=502939"
     add("--sizes", metavar="NAME=N,…", default="", help=sizes)
-    parser.set_defaults(start="", only="", share="", here=False)
+    parser.set_defaults(start="", share="", here=False)
     if verb == "run":
         again = "run this stage and all that depend on it again"
         add("--from", dest="start", metavar="STAGE", default="", help=again)
-        add("--only", metavar="STAGE", default="", help="run only this stage again")
         share = "grids: only cells I, I + N, … (from 0); the same without it writes the table"
         add("--share", metavar="I/N", default="", help=share)
     else:
@@ -503,8 +501,8 @@ def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace) -> 
     from qac_jax.pipeline import grid
     from qac_jax.report import grids
 
-    if options.start or options.only:
-        raise UserError("--from and --only are for recipes; remove a grid's stage to redo it")
+    if options.start:
+        raise UserError("--from is for recipes; remove a grid's stage to redo it")
     command = processes.command()
     summary = grid.run(described, cells, options.out, command=command, share=options.share)
     if options.share:

@@ -164,22 +164,20 @@ def follow(out: epath.PathLike, key: str, place: Place, work: Callable[[Writer],
         """Whether process 0 has claimed the folder for what this process makes, too."""
         nonlocal run
         record = artifacts.peek(folder)
-        late = time.monotonic() - began > _PATIENCE
-        left = record == before and (not record or record["finished"] or FAILED in record)
-        if record and record["key"] != key and CLEARING not in record:
-            # What stands there from the first look on may be left from an interrupted run.
-            if record != before or late and not left:
-                run = record.get(RUN, 0)
+        # What is there from the first look on may be left from another run.
+        changed, late = record != before, time.monotonic() - began > _PATIENCE
+        if record and (changed or not (record["finished"] or FAILED in record)):
+            run = record.get(RUN, 0)
+            if CLEARING not in record and record["key"] == key:
+                return True
+            if CLEARING not in record and (changed or late):
                 raise UserError(
                     f"process 0 writes {out} with other settings than this process; start all "
                     "processes with the same command and the same inputs"
                 )
-        if not record or left:
-            if late:
-                raise UserError(f"process 0 of this run has not begun {out}; {_AGAIN}")
-            return False
-        run = record.get(RUN, 0)
-        return record["key"] == key and CLEARING not in record
+        if late:
+            raise UserError(f"process 0 of this run has not begun {out}; {_AGAIN}")
+        return False
 
     def finished() -> bool:
         return bool((artifacts.peek(folder) or {}).get("finished"))
@@ -191,9 +189,9 @@ def follow(out: epath.PathLike, key: str, place: Place, work: Callable[[Writer],
             work(HostWriter(folder, place.number))
             shared._wait(finished, "process 0")
     except BaseException as error:
+        note = _note(folder, place.number)
         with contextlib.suppress(OSError):
             if run:
-                note = _note(folder, place.number)
                 note.parent.mkdir(parents=True, exist_ok=True)
                 note.write_text(json.dumps([run, f"{type(error).__name__}: {error}"]))
         raise

@@ -19,8 +19,6 @@ from qac_jax.text import tokenizers
 
 
 _SAY_WHERE = "say where it is with --data_dir DIR"
-# Data sets by name, and the package that fetches them where it is no dependency of ours.
-_LIBRARIES = {"hf": "datasets"}
 
 
 def check_kinds(name: str, stage: Any, made: Mapping[str, str]) -> None:
@@ -102,7 +100,6 @@ def _lacks(text: str, kinds: Sequence[str]) -> str:
         local = os.path.isdir(text.partition("/")[0]) and not text.startswith(names.HUB)
         return "does not exist" if local and names.snapshot(*name) is None else ""
     if FILE in kinds and inputs.is_named(text):
-        library = _LIBRARIES.get(text.partition(":")[0], "")
-        absent = library and importlib.util.find_spec(library) is None
-        return f"needs {library}, which is not installed; pip install {library}" if absent else ""
+        there = not text.startswith("hf:") or importlib.util.find_spec("datasets")
+        return "" if there else "needs datasets, which is not installed; pip install datasets"
     return "" if FILE in kinds and glob.glob(text) else "does not exist"

@@ -135,22 +135,19 @@ def run(
     out: epath.PathLike,
     *,
     start: str = "",
-    only: str = "",
     documentation: str = "",
     command: str = "qac run …",
 ) -> dict[str, Artifact]:
-    """Runs the unfinished stages; again: those from `start` on, or `only` this one."""
+    """Runs the unfinished stages; those from `start` on again."""
     stages = ordered(recipe)
     root = epath.Path(out)
-    for name in filter(None, (start, only)):
-        if name not in stages:
-            raise UserError(f"the recipe has no stage {name!r}; {nearest(name, stages)}")
+    if start and start not in stages:
+        raise UserError(f"the recipe has no stage {start!r}; {nearest(start, stages)}")
     for place_of in (root, *(root / name for name in recipe.published)):
         artifacts.refuse_link(place_of)
     refuse_foreign(root, stages)
-    forced = _with_dependants(stages, start) if start else set()
-    todo = {only} if only else forced or set(stages)
-    readiness.check(stages, [name for name in stages if name in todo], recipe.data_dir)
+    forced = _with_dependants(stages, start) if start else []
+    readiness.check(stages, forced or stages, recipe.data_dir)
     for stage in stages.values():
         stage.check()
     inputs.look_up(stages)
@@ -162,14 +159,12 @@ def run(
         mesh.join(here)
     finished: dict[str, Artifact] = {}
     for number, (name, declared) in enumerate(stages.items(), start=1):
-        if only and name != only:
-            continue
         folders = {target: root / target for target in stages}
         stage, folder = located(declared, folders, recipe.data_dir), root / name
         if start and name not in forced:
             finished[name] = _expect_done(name, stage, folder, command)
             continue
-        if name in (start, only) and not here.number:
+        if name == start and not here.number:
             artifacts.remove(folder)
         progress.say(f"[{number}/{len(stages)}] {name} ({stage.verb})")
         try:
@@ -247,11 +242,11 @@ def plan_of(stage: Stage, plans_before: Plans) -> Plan:
     }
 
 
-def _with_dependants(stages: Mapping[str, Stage], first: str) -> set[str]:
-    chosen = {first}
+def _with_dependants(stages: Mapping[str, Stage], first: str) -> list[str]:
+    chosen = [first]
     for name, stage in stages.items():  # in order, so one pass is enough
-        if chosen & set(inputs.references(stage).values()):
-            chosen.add(name)
+        if set(chosen) & set(inputs.references(stage).values()):
+            chosen.append(name)
     return chosen
 
 

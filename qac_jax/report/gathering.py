@@ -26,8 +26,8 @@ KIND = "report"
 ALPHA = 0.05  # significance level
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
-# Characters of a passage, titles of relevant passages, and passages of a run that are shown.
-_SNIPPET, _MAX_TITLES, _DEPTH = 220, 6, 100
+# Characters of a passage, and titles of relevant passages.
+_SNIPPET, _MAX_TITLES = 220, 6
 # Wins and losses of an evaluation, and passages with their generated queries.
 _CASES, _SAMPLES = 5, 6
 _HISTORY = "metrics.jsonl"
@@ -131,17 +131,16 @@ class Gathering:
     def _existing(self, path: str | None) -> str:
         """A path that a stage read, or where it is after the run was moved; "" if nowhere."""
         here = next((a.path.parent for a in self.artefacts.values()), Path())
-        folders = Path(path or "").parts[-2:]
-        moved = [os.path.join(here, *folders[i:]) for i in range(len(folders))]
-        return next((p for p in (path, *moved) if p and os.path.exists(p)), "")
+        parts = Path(path or "").parts
+        places = [path or "", *(os.path.join(here, *parts[-n:]) for n in (1, 2) if parts)]
+        return next(filter(os.path.exists, places), "")
 
     def _questions(self, ids: Iterable[str]) -> dict[str, str]:
         """Their texts; a question without a text is shown by its id."""
         wanted = {name: name for name in ids}
-        read = [a for a in self.artefacts.values() if a.kind in ("run", "vectors")]
-        for source in {a.fields.get("queries"): None for a in read}:
+        for source in {a.fields.get("queries") or "": None for a in self.artefacts.values()}:
             with contextlib.suppress(UserError):
-                for query in read_queries(self._existing(source) or source) if source else ():
+                for query in read_queries(self._existing(source)) if source else ():
                     if query.id in wanted:
                         wanted[query.id] = query.text
         return wanted
@@ -180,54 +179,55 @@ class Gathering:
             Comparison(**{**c, **{side: self._called(c[side]) for side in ("first", "second")}})
             for c in facts.get("comparisons") or ()
         ]
-        collections = suites.of_collections(artifact)
-        plain = Evaluation(
-            self._called(name), systems, comparisons, facts, of_collections=collections
+        evaluation = Evaluation(
+            self._called(name),
+            systems,
+            comparisons,
+            facts,
+            of_collections=suites.of_collections(artifact),
         )
-        # Collections have questions of their own each.
-        if collections or not plain.measures or not all(result.per_query for result in systems):
-            return plain
-        measure = plain.measures[0]
+        if evaluation.of_collections or not all(result.per_query for result in systems):
+            return evaluation
+        measure = evaluation.measures[0]
         ranked = sorted(systems, key=lambda result: result.mean.get(measure, 0.0), reverse=True)
         best = ranked[0]
         # The first system is the baseline; the best one is compared with the second best.
-        other = next((r for r in (systems[0], *ranked) if r.name != best.name), None)
-        if other is None:
-            return dataclasses.replace(plain, compared=("", best.name))
+        other = next((r for r in (systems[0], *ranked) if r.name != best.name), best)
         before, after = other.values(measure), best.values(measure)
-        gains = {query: after[query] - before[query] for query in after if query in before}
+        gains = {q: after[q] - before[q] for q in after.keys() & before.keys()}
         order = sorted((q for q in gains if gains[q]), key=lambda q: (-gains[q], q))
-        wins = [q for q in order if gains[q] > 0][:_CASES]
-        losses = [q for q in reversed(order) if gains[q] < 0][:_CASES]
+        wins = [q for q in order[:_CASES] if gains[q] > 0]
+        losses = [q for q in order[: -_CASES - 1 : -1] if gains[q] < 0]
         questions = self._questions([*wins, *losses])
         runs, relevant = self._runs(artifact), self._relevant(artifact)
 
+        def first(system: str, query: str) -> str:
+            found = runs.get(system, {}).get(query)
+            return self._shown(found.ids[0]) if found else ""
+
         def case(query: str) -> Case:
-            first, second = (
-                self._shown(runs[r.name][query].ids[0]) if query in runs.get(r.name, {}) else ""
-                for r in (other, best)
-            )
-            # Several passages are too much to show, and may have one title.
             passages = relevant.get(query, ())
-            shown = [
+            # Several passages are too much to show, and may have one title.
+            titles = [
                 self._shown(p) if len(passages) == 1 else self._passage(p)[0] for p in passages
             ]
-            titles = tuple(dict.fromkeys(shown))[:_MAX_TITLES]
-            return Case(questions[query], (before[query], after[query]), titles, first, second)
+            return Case(
+                questions[query],
+                (before[query], after[query]),
+                tuple(dict.fromkeys(titles))[:_MAX_TITLES],
+                first(other.name, query),
+                first(best.name, query),
+            )
 
-        cases = {"Won": [case(query) for query in wins], "Lost": [case(query) for query in losses]}
-        return dataclasses.replace(
-            plain, compared=(other.name, best.name), cases=cases if wins or losses else {}
-        )
+        cases = {"Won": list(map(case, wins)), "Lost": list(map(case, losses))} if order else {}
+        return dataclasses.replace(evaluation, compared=(other.name, best.name), cases=cases)
 
     def _runs(self, artifact: Artifact) -> dict[str, Run]:
         """The runs that were evaluated; none if one of them was removed."""
         paths = [path.strip() for path in (artifact.fields.get("runs") or "").split(",")]
         existing = list(map(self._existing, paths))
-        if not all(existing):
-            return {}
-        files = run_files(",".join(existing))
-        return {self._called(name): read_run(path, _DEPTH) for name, path in files.items()}
+        files = run_files(",".join(existing)) if all(existing) else {}
+        return {self._called(name): read_run(path, 1) for name, path in files.items()}
 
     def _relevant(self, artifact: Artifact) -> dict[str, list[str]]:
         """Query -> its relevant passages, the best grade first."""

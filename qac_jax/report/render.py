@@ -1,6 +1,5 @@
 """A report as one HTML page (a template in assets/report) and as Markdown."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,14 +63,6 @@ def html(content: Content) -> str:
         samples=content.samples,
         timed=_inline([plots.bars(times, "time of each stage")]),
         stages=_stages(content),
-        settings={
-            f"{name} ({a.stage})": json.dumps(
-                {field: value for field, value in a.fields.items() if field != "type"},
-                indent=1,
-                ensure_ascii=False,
-            )
-            for name, a in content.stages.items()
-        },
         total=human_seconds(sum(seconds.values())),
         gin=content.gin,
         ABSENT=ABSENT,
@@ -89,17 +80,15 @@ def _inline(drawn: Sequence[str | None]) -> list[Markup]:
 
 def _curves(rows: Sequence[Mapping[str, float]]) -> list[Markup]:
     """A plot a metric; the validation's line is in that of the same name."""
-    names = list(dict.fromkeys(key for row in rows for key in row if key != "step"))
-    shown = [n for n in names if "/" not in n and n not in _SPEED]
-    shown.sort(key=lambda n: (n != "loss", n in ("grad_norm", "learning_rate")))
-    shown += [n for n in names if "/" in n and n.rsplit("/", 1)[1] not in shown]
+    names = dict.fromkeys(key.rpartition("/")[2] for row in rows for key in row)
+    shown = [name for name in names if name not in ("step", *_SPEED)]
+    shown.sort(key=lambda name: (name != "loss", name in ("grad_norm", "learning_rate")))
     drawn = []
     for metric in shown:
         series = []
         for key, name in ((metric, "training"), (f"validation/{metric}", "validation")):
-            there = [row for row in rows if key in row]
-            points = [row["step"] for row in there], [row[key] for row in there]
-            series.append(plots.Series(name, *points))
+            points = [(row["step"], row[key]) for row in rows if key in row]
+            series.append(plots.Series(name, [x for x, _ in points], [y for _, y in points]))
         drawn.append(plots.lines(series, "step", metric.replace("_", " ")))
     return _inline(drawn)
 
