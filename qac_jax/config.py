@@ -18,7 +18,7 @@ import itertools
 import os
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,6 @@ class Config:
         self._paths = [*map(Path, search_paths), folder.parent, folder]
         self._files: dict[str, _Layer] = {}
         self._used: set[_Binding] = set()
-        self._made: dict[Any, set[str]] = {}  # class or function -> scopes in which it was made
-        self._asked: set[str] = set()  # macros
         self._given = _Layer()
         if recipe and not self._find(recipe) and recipe in recipes.functions():
             reference = _Reference("", recipe, True, recipes.functions()[recipe])
@@ -268,19 +266,16 @@ class Config:
         """The graph that the named recipe makes, or the grid."""
         function = self.named()
         values, macros = {}, _Layer()
-        self._made.setdefault(function, set()).add("")
         parameters = {n: p for n, p in recipes.parameters(function).items() if n != "run"}
         for name, parameter in parameters.items():
             macros.add(_Binding("", None, name.upper(), parameter.default))
         for name, parameter in parameters.items():
-            self._asked.add(name.upper())
             keys = ((function, name), (None, name.upper()))
             bound = [binding for key in keys for binding in self._given.get(key, ())]
             self._used.update(bound)
-            value = parameter.default
+            label, value = f"{function.__name__}.{name}", parameter.default
             if bound:
                 value = self._value(bound[0].value, [""], [macros, self._given])
-            label = f"{function.__name__}.{name}"
             if value is parameter.empty:
                 raise UserError(f"{label} is not set; pass --{name} VALUE or bind it in gin")
             fields.check_value(value, parameter.annotation, label)
@@ -306,8 +301,9 @@ class Config:
 
     def _with_bound(self, grid: Any) -> Any:
         kind: Any = type(grid)
-        found = {name: self._bound(kind, name, [""], [self._given]) for name in _parameters(kind)}
-        changes = {n: self._value(b.value, [""], [self._given]) for n, b in found.items() if b}
+        layers = [self._given]
+        bound = {name: self._bound(kind, name, [""], layers) for name in _parameters(kind)}
+        changes = {n: self._value(b.value, [""], layers) for n, b in bound.items() if b}
         return dataclasses.replace(grid, **changes)
 
     def named(self) -> Callable[..., Any]:
@@ -323,7 +319,6 @@ class Config:
 
     def _make(self, target: Any, scopes: list[str], layers: list[_Layer]) -> Any:
         """Calls a class or function with what is bound for it; its parts are made likewise."""
-        self._made.setdefault(target, set()).update(scopes)
         given = {}
         for name, part in _parameters(target).items():
             bound = self._bound(target, name, scopes, layers)
@@ -372,7 +367,6 @@ class Config:
     def _macro(self, name: str, layers: list[_Layer]) -> Any:
         if name == "gin.REQUIRED":
             return fields.REQUIRED
-        self._asked.add(name)
         found = [b for layer in reversed(layers) for b in layer.get((None, name), ())]
         self._used.update(found)
         if not found or repr(found[0].value) == "%gin.REQUIRED":
@@ -396,16 +390,8 @@ class Config:
             lacks = [binding for binding in bound if binding not in self._used]
             if label and lacks and (len(lacks) == len(bound) or label not in self._shipped):
                 one = "" if label.startswith(_FLAG) else f": {lacks[0]}"
-                near = nearest(str(lacks[0]), self._settable())
-                reasons[label] = f"{label}{one} changes nothing: nothing uses {lacks[0]}; {near}"
+                reasons[label] = f"{label}{one} changes nothing: nothing uses {lacks[0]}"
         return reasons
-
-    def _settable(self) -> Iterator[str]:
-        """Macros that were asked for, and the parameters of what was made, in its scopes."""
-        yield from self._asked
-        for target, scopes in self._made.items():
-            for scope in scopes:
-                yield from (_scoped(scope, f"{_spelling(target)}.{n}") for n in _parameters(target))
 
     def text(self) -> str:
         """The bindings as gin text: documentation, never read back."""

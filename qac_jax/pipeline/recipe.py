@@ -7,7 +7,6 @@ are run again.
 
 import dataclasses
 import graphlib
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,11 +18,6 @@ from qac_jax.errors import Interrupted, UserError, nearest
 from qac_jax.pipeline import costs, inputs, readiness
 from qac_jax.pipeline.inputs import DATA, STAGE, Plan, Plans, Ref, located, place
 from qac_jax.pipeline.stage import Stage, execute, is_done
-
-
-_FLAG = re.compile(r"(?<![\w-])--(\w+)( [A-Z]+\b)?")
-# Flags of `qac run` that stages have too.
-_OF_RUN = ("out", "seed", "overwrite")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +164,7 @@ def run(
         try:
             finished[name] = execute(stage, folder, replace=True, documentation=documentation)
         except UserError as error:
-            why = in_gin(str(error), type(stage))
-            raise UserError(_failure(name, why, finished, command)) from error
+            raise UserError(_failure(name, str(error), finished, command)) from error
         except Interrupted:
             progress.say(f"stopped in {name}; what is finished is kept; continue with: {command}")
             raise
@@ -277,17 +270,3 @@ def _failure(name: str, why: str, finished: Collection[str], command: str) -> st
         f"finished and kept: {', '.join(finished)}" if finished else "nothing was finished before"
     )
     return f"stage {name} failed: {why} [{kept}; continue with: {command}]"
-
-
-def in_gin(advice: str, stage: type) -> str:
-    """A stage's advice with its flags as bindings: `qac run` takes no flags of stages."""
-    settings = fields.flat(stage)
-
-    def binding(match: re.Match[str]) -> str:
-        if (name := match[1]) not in settings or name in _OF_RUN:
-            return match[0]
-        value = f"={match[2].strip()}" if match[2] else ""
-        module = stage.__module__.rsplit(".", 1)[-1]  # as recipes import it, its parts with it
-        return f"--gin.{module}.{settings[name].owner.__name__}.{name}{value}"
-
-    return _FLAG.sub(binding, advice)
