@@ -7,12 +7,12 @@ in one of their top k passages.
 """
 
 import functools
-import itertools
 import os
 import re
-import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import regex
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact
@@ -33,29 +33,13 @@ _SEPARATOR = "\n"
 Matcher = Callable[[str], bool]
 
 
-@functools.cache
-def _token() -> re.Pattern[str]:
-    """A run of letters, numbers and marks, or any other single visible character.
-
-    Python's own `\\w` excludes marks (accents in NFD) and includes the underscore, hence the
-    list of ranges by Unicode's categories.
-    """
-    word: list[str] = []
-    seen: list[str] = []
-    start = 0
-    kinds = (unicodedata.category(chr(code))[0] for code in range(sys.maxunicode + 1))
-    for kind, group in itertools.groupby(kinds):
-        stop = start + sum(1 for _ in group)
-        if kind not in "ZC":
-            span = f"\\U{start:08x}-\\U{stop - 1:08x}"
-            (word if kind in "LNM" else seen).append(span)
-        start = stop
-    return re.compile(f"[{''.join(word)}]+|[{''.join(seen)}]")
+# DPR's expression: a run of letters, numbers and marks, or any other single visible character.
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
 
 def tokens(text: str) -> list[str]:
     """The lower-cased tokens of a text in NFD."""
-    return [token.lower() for token in _token().findall(unicodedata.normalize("NFD", text))]
+    return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
 def matcher(answers: Sequence[str], form: str = "text") -> Matcher:

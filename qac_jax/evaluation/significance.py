@@ -49,15 +49,7 @@ def compare(
 ) -> list[Comparison]:
     """All pairs of runs (name -> query -> value) on one measure, corrected together."""
     pairs = list(itertools.combinations(per_query, 2))
-    differences = []
-    for first, second in pairs:
-        if per_query[first].keys() != per_query[second].keys():
-            raise UserError(
-                f"{first} and {second} were scored on different queries; compare runs on the "
-                f"same judgements"
-            )
-        before, after = per_query[first], per_query[second]
-        differences.append(np.array([after[query] - before[query] for query in before]))
+    differences = [_paired(per_query, *pair) for pair in pairs]
     t_tests = [paired_t_test(d) for d in differences]
     randomized = [randomization_test(d, permutations, seed) for d in differences]
     tests = zip(t_tests, holm(t_tests), randomized, holm(randomized), strict=True)
@@ -74,6 +66,17 @@ def compare(
         )
         for pair, d, tested in zip(pairs, differences, tests, strict=True)
     ]
+
+
+def _paired(per_query: Mapping[str, Mapping[str, float]], first: str, second: str) -> np.ndarray:
+    """What the second run has more than the first on each query."""
+    before, after = per_query[first], per_query[second]
+    if before.keys() != after.keys():
+        raise UserError(
+            f"{first} and {second} were scored on different queries; compare runs on the same "
+            "judgements"
+        )
+    return np.array([after[query] - before[query] for query in before])
 
 
 def compared(
@@ -180,19 +183,16 @@ def choose(
 
     `level` is the highest p-value of the randomisation test at which a difference counts.
     """
-    first = results[0].values(measure)
+    values = {result.name: result.values(measure) for result in results}
+    first, *_ = values
     candidates = []
     for result in results:
-        values = result.values(measure)
-        if values.keys() != first.keys():
-            raise UserError(
-                f"{result.name} and {results[0].name} were evaluated on different questions; "
-                "choose among runs on the same ones"
-            )
-        gains = np.array([values[query] - first[query] for query in first])
+        gains = _paired(values, first, result.name)
         p = randomization_test(gains, permutations, seed) if gains.any() else 1.0
         mean = result.mean[measure]
         candidates.append(Candidate(result.name, mean, mean - results[0].mean[measure], p))
     better = [n for n, c in enumerate(candidates) if n and c.difference > 0 and c.p <= level]
     place = max(better, key=lambda n: candidates[n].mean, default=0)
-    return ModelChoice(candidates[place].name, place, measure, len(first), tuple(candidates))
+    return ModelChoice(
+        candidates[place].name, place, measure, len(values[first]), tuple(candidates)
+    )
