@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers as hf
 
 from qac_jax import artifacts
 from qac_jax.data.examples import Examples, Rows
@@ -18,6 +19,7 @@ from qac_jax.stages.tokenize import Tokenize
 from qac_jax.text import tokenizers
 
 
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "passage_query": {"contexts": True},
     "passage_passage": {"siblings": 2},
@@ -54,8 +56,19 @@ def text(rng: random.Random, count: int) -> str:
 def vocabulary(folder: Path) -> str:
     """A lower-cased WordPiece of a hundred pieces."""
     rng = random.Random(0)
-    lines = [text(rng, 5) for _ in range(300)]
-    tokenizers.learn_wordpiece(lambda: iter(lines), 100).save(folder / "tokenizer")
+    lines = [text(rng, 5).lower() for _ in range(300)]
+    letters = sorted({letter for line in lines for letter in line} - {" "})
+    backend = hf.Tokenizer(hf.models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = hf.pre_tokenizers.BertPreTokenizer()
+    # Numbered beforehand, so that every run gives the same pieces.
+    first = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
+    trainer = hf.trainers.WordPieceTrainer(
+        vocab_size=100, min_frequency=2, special_tokens=first, show_progress=False
+    )
+    backend.train_from_iterator(lines, trainer)
+    vocab = tokenizers.wordpiece(backend.get_vocab(with_added_tokens=False))
+    roles = {token.strip("[]").lower(): token for token in SPECIALS}
+    tokenizers.Tokenizer(vocab, roles, "toy").save(folder / "tokenizer")
     return str(folder / "tokenizer")
 
 

@@ -14,7 +14,7 @@ from qac_jax.artifacts import Writer
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.documents import Shard, repeated_documents
+from qac_jax.formats.documents import repeated_documents
 from qac_jax.formats.readers import python_docs
 from qac_jax.formats.readers.pages import pdf_version
 from qac_jax.formats.records import write_offsets
@@ -34,7 +34,7 @@ PYTHON_DOCS, FOLDER, AUTO = "python_docs", "folder", "auto"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepare(Stage):
-    """Reads documents, cuts them into passages, and learns a vocabulary if asked.
+    """Reads documents and cuts them into passages.
 
     Duplicate ids are bad records (see --skip_bad). Duplicate texts under different ids are kept,
     except by python_docs, which keeps a docstring that occurs in several places once.
@@ -56,7 +56,6 @@ class Prepare(Stage):
     columns: str = option("", "columns of tables (folder): id=…,title=…,text=a+b,url=…")
     tokenizer: Ref = input("tokenizer's name or folder", TOKENIZER, default="wordpiece-16k")
     splitter: str = option("auto", "sentence splitter", choices=SPLITTERS)
-    train_vocab: int = option(0, "first learn N lower-cased WordPieces on the corpus (0: no)")
     skip_bad: int = skip_bad_option()
     shards: int = option(0, "number of output files (0: one for every 64 MB)", at_least=0)
     cutting: Cutting = part(Cutting)
@@ -65,7 +64,7 @@ class Prepare(Stage):
     def environment(self) -> dict[str, str]:
         """Further dependencies of the result, beside settings and inputs."""
         identities = {}
-        if not self.train_vocab and self.cutting.cut != "none":
+        if self.cutting.cut != "none":
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
         if self.format == PYTHON_DOCS:
             identities.update(python_docs.versions(self.packages))
@@ -102,7 +101,7 @@ class Prepare(Stage):
             if time.monotonic() - began > 10.0:  # no time to count them all
                 return None
         spent, began = time.monotonic() - began, time.monotonic()
-        cutter = stage._cutter(stage.tokenizer)()
+        cutter = stage._cutter()()
         found = sum(1 for document in first for _ in cutter.records(document))
         if not found:
             return None
@@ -118,7 +117,6 @@ class Prepare(Stage):
         out.info["format"] = format
         if not pieces:
             raise UserError(f"{self._path()} holds no documents; check --documents and --format")
-        tokenizer = self._learned(pieces, out)
         scratch = os.path.abspath(out.scratch("ids"))
 
         def job(number: int, _: int, name: str) -> PrepareJob:
@@ -126,16 +124,16 @@ class Prepare(Stage):
                 shard=pieces[number],
                 target=os.path.abspath(out.part(name)),
                 ids=os.path.join(scratch, f"{number:05d}.npy"),
-                cutter=self._cutter(tokenizer),
+                cutter=self._cutter(),
                 skip_bad=self.skip_bad,
             )
 
         shards = record_files("passages", cut(len(pieces), 1), job)
-        self._finish(self._prepared(shards, out), out, tokenizer)
+        self._finish(self._prepared(shards, out), out)
 
-    def _cutter(self, tokenizer: str) -> Callable[[], Cutter]:
+    def _cutter(self) -> Callable[[], Cutter]:
         return functools.partial(
-            passages.cutter_of, self.cutting, self.seed, tokenizer, self.splitter
+            passages.cutter_of, self.cutting, self.seed, self.tokenizer, self.splitter
         )
 
     def _path(self) -> str:
@@ -149,19 +147,6 @@ class Prepare(Stage):
 
     def reader_options(self) -> dict[str, str]:
         return documents.options_of(self.options, columns=self.columns)
-
-    def _learned(self, pieces: Sequence[Shard], out: Writer) -> str:
-        """The vocabulary, learned on the corpus if asked."""
-        if not self.train_vocab:
-            return self.tokenizer
-        tokenizer = os.path.abspath(out.path / "tokenizer")
-        if "tokenizer/tokenizer.json" not in out.done:
-            progress.say(f"prepare: learning {self.train_vocab:,} pieces")
-            out.begin("tokenizer")
-            texts = functools.partial(passages.texts, pieces, BadLines(self.skip_bad))
-            tokenizers.learn_wordpiece(texts, self.train_vocab).save(tokenizer)
-            out.adopt("tokenizer")
-        return tokenizer
 
     def _prepared(self, shards: Sequence[ShardFile], out: Writer) -> list[dict[str, Any]]:
         """Writes all shards; returns their facts. Ids of earlier shards are bad records."""
@@ -181,7 +166,7 @@ class Prepare(Stage):
             pooled(out, again, work, self.pool, label, is_done=lambda _: False)
         return [out.facts(shard.name) for shard in shards]
 
-    def _finish(self, facts: Sequence[Mapping[str, Any]], out: Writer, tokenizer: str) -> None:
+    def _finish(self, facts: Sequence[Mapping[str, Any]], out: Writer) -> None:
         """Writes the offsets and records counts and what was left out."""
         bad = BadLines(self.skip_bad)
         for of_shard in facts:
@@ -191,10 +176,8 @@ class Prepare(Stage):
             out.info[name] = sum(of_shard[name] for of_shard in facts)
         out.info["skipped"] = len(bad)
         if self.cutting.cut != "none":
-            learned = f"{self.train_vocab} pieces learned here, in tokenizer"
-            vocabulary = learned if self.train_vocab else self.tokenizer
-            out.info.update(max_tokens=self.cutting.max_tokens, vocabulary=vocabulary)
-            out.info["vocabulary_identity"] = tokenizers.load(tokenizer).identity
+            out.info.update(max_tokens=self.cutting.max_tokens, vocabulary=self.tokenizer)
+            out.info["vocabulary_identity"] = tokenizers.load(self.tokenizer).identity
         for splitter in sorted({of_shard["sentences_by"] for of_shard in facts} - {""}):
             out.info["splitter"] = splitter
             progress.say(f"prepare: sentences by {splitter}")

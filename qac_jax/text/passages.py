@@ -11,13 +11,12 @@ import hashlib
 import os
 import random
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from qac_jax import progress
 from qac_jax.fields import option
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document, Shard, id_rows, read_shard
@@ -269,13 +268,3 @@ def cutter_of(cutting: Cutting, seed: int, tokenizer: str, splitter: str) -> Cut
     """A cutter with what its way of cutting needs, and no more."""
     read = None if cutting.cut == "none" else tokenizers.load(tokenizer)
     return Cutter(cutting, read, splitter, seed=seed)
-
-
-def texts(shards: Iterable[Shard], bad: BadLines) -> Iterator[str]:
-    """The texts of a corpus, to learn a vocabulary or the ends of sentences from."""
-    with progress.Bar("reading", unit="documents") as bar:
-        for shard in shards:
-            for document in read_shard(shard, bad):
-                bar.advance()
-                for part in document.sections or document.passages:
-                    yield part.text

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -394,54 +393,3 @@ def text_of(tokenizer: Tokenizer, passage: Mapping[str, Any], title: str) -> str
     role = "sep" if tokenizer.has("sep") else "eos"
     tokenizer.special(role)  # or one sentence about what it has
     return f"{name}{tokenizer.special_tokens[role]}{passage['text']}"
-
-
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-_LETTERS = 1000
-# Longer words are identifiers and data; the tokeniser itself gives up at 100 letters.
-_LONGEST_LEARNED = 100
-
-
-def learn_wordpiece(
-    texts: Callable[[], Iterable[str]], size: int, *, min_frequency: int = 2
-) -> Tokenizer:
-    """A vocabulary of exactly `size` pieces, special tokens included.
-
-    `texts` is called twice: once to count letters, once to learn.
-    """
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import models, pre_tokenizers, trainers
-
-    normalizer = wordpiece({"[UNK]": 0}).normalizer
-    letters: Counter[str] = Counter()
-    for text in texts():
-        letters.update(normalizer.normalize_str(text))
-    # The most frequent letters, ties by their code points.
-    kinds = [(-count, letter) for letter, count in letters.items() if not letter.isspace()]
-    alphabet = sorted(letter for _, letter in sorted(kinds)[:_LETTERS])
-    base = [*SPECIALS, *alphabet, *(f"##{letter}" for letter in alphabet)]
-    if size <= len(base):
-        raise UserError(
-            f"a vocabulary of {size} pieces is too small for {len(alphabet)} letters; "
-            f"expected more than {len(base)}"
-        )
-    backend = Backend(models.WordPiece(unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        min_frequency=min_frequency,
-        special_tokens=base,
-        show_progress=False,
-        continuing_subword_prefix="##",
-    )
-    foreign = re.compile(f"[^{re.escape(''.join(alphabet))}\\s]|\\S{{{_LONGEST_LEARNED + 1},}}")
-    cleaned = (foreign.sub(" ", normalizer.normalize_str(text)) for text in texts())
-    backend.train_from_iterator(cleaned, trainer)
-    vocab = backend.get_vocab(with_added_tokens=False)
-    if len(vocab) < size:
-        raise UserError(
-            f"the corpus gives only {len(vocab)} pieces, fewer than the {size} wanted; "
-            f"ask for fewer or give more text"
-        )
-    return Tokenizer(wordpiece(vocab), special_tokens_of(vocab, {}), f"wordpiece-{size}")

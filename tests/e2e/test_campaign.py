@@ -27,7 +27,7 @@ _TINY = "--gin_file models/bert_tiny.gin --gin.bert.BertConfig.num_layers=1"
 
 # Name -> the command, whose inputs are below ref/. The order is that of their dependencies.
 COMMANDS = {
-    "passages": "prepare --format beir --documents mine --train_vocab 100",
+    "passages": "prepare --format beir --documents mine",
     "contexts": "extract --passages ref/passages --method bm25 --keep 3",
     "words": "tokenize --passages ref/passages --task mlm",
     "base": f"pretrain --gin_file objectives/mlm.gin {_TINY} --examples ref/words {_STEPS}",

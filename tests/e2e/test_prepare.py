@@ -85,19 +85,6 @@ def test_ids_that_repeat_over_shards(tmp_path, capsys):
     assert "c.jsonl\t21\t" in (tmp_path / "B" / "skipped.tsv").read_text()
 
 
-def test_a_vocabulary_learned_on_the_way(corpus, tmp_path):
-    flags = ["--documents", corpus, "--train_vocab", 90, "--shards", 3, "--max_tokens", 40]
-    made = prepare(tmp_path / "A", *flags, "--workers", 1)
-    assert prepare(tmp_path / "B", *flags, "--workers", 2).identity == made.identity
-    learned = tokenizers.load(str(tmp_path / "A" / "tokenizer"))
-    assert learned.vocab_size == 90
-    assert max(learned.count([r["text"] for r in Records(made)])) in range(30, 41)
-    # The same vocabulary, given instead of learned, gives the same passages.
-    given = ["--tokenizer", tmp_path / "A" / "tokenizer", "--max_tokens", 40, "--workers", 1]
-    again = prepare(tmp_path / "C", "--documents", corpus, *given)
-    assert list(Records(again)) == list(Records(made))
-
-
 def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
     path = tmp_path / "c.jsonl"
     path.write_text(corpus.read_text() + "{broken\n")

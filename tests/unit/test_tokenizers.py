@@ -1,8 +1,5 @@
 """Tokenisers: Hugging Face's ids, special tokens, continuation; learning a vocabulary."""
 
-import subprocess
-import sys
-
 import pytest
 import sentencepiece
 import tokenizers as hf
@@ -146,35 +143,3 @@ def test_special_ids_pairs_and_words_of_roberta(roberta):
         words[-1] += roberta.token(piece)
     assert [word.strip("Ġ▁Ċ") for word in words] == text.split()
     assert not roberta.continuation[list(roberta.special_ids)].any()
-
-
-CORPUS = ["the tide mill ground barley", "the miller's mills were milling", "tidal barley, barley!"]
-
-
-LEARN = """
-import sys
-from qac_jax.text import tokenizers
-corpus = [f"{word}{i % 7} {word[::-1]}" for i, word in enumerate(sys.argv[1:] * 50)]
-print(tokenizers.learn_wordpiece(lambda: corpus, 120).identity)
-"""
-
-
-def test_learning_gives_exactly_the_size_and_common_words():
-    learned = tokenizers.learn_wordpiece(lambda: CORPUS * 3, 60)
-    assert learned.vocab_size == 60 and learned.special_ids == (0, 1, 2, 3, 4)
-    vocabulary = {learned.token(i) for i in range(60)}
-    assert {"barley", "mill", "the"} <= vocabulary
-    assert learned.decode(learned.encode("The MILLING")) == "the milling"
-    assert learned.encode("Ω") == [learned.unk_id]
-    with pytest.raises(UserError, match="too small for"):
-        tokenizers.learn_wordpiece(lambda: CORPUS, 20)
-    with pytest.raises(UserError, match="gives only"):
-        tokenizers.learn_wordpiece(lambda: CORPUS, 5000)
-
-
-def test_learning_twice_gives_one_vocabulary():
-    """In separate processes: hash tables differ from process to process."""
-    words = [w + c for w in ("mill", "tide", "barley", "stone") for c in "abcdefghij"]
-    command = [sys.executable, "-c", LEARN, *words]
-    runs = {subprocess.run(command, capture_output=True, check=True).stdout for _ in range(3)}
-    assert len(runs) == 1 and len(runs.pop().strip()) == 64
