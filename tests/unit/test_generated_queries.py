@@ -1,13 +1,11 @@
 """Queries made elsewhere, which queries are kept, and what generators learn from."""
 
 import collections
-import dataclasses
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +22,6 @@ from qac_jax.queries.generation import read_contexts
 from qac_jax.text import tokenizers
 
 
-PASSAGE = "Copper is a soft metal, and it conducts heat very well."
-NO_RULE = Filter(drop_empty=False, drop_repeats=False)
-
-
 def contexts(*texts: str) -> list[dict[str, Any]]:
     return [{"text": text, "origin": "o", "score": -1.0} for text in texts]
 
@@ -39,61 +33,29 @@ def kept(rules: Filter, *texts: str) -> tuple[list[str], dict[str, int]]:
 
 
 def test_each_rule() -> None:
-    texts = ["", "what is copper", "What is copper?"]
-    assert kept(NO_RULE, *texts) == (texts, {})
-    assert kept(dataclasses.replace(NO_RULE, drop_empty=True), "", " ?", "heat") == (
-        ["heat"],
-        {"empty": 2},
-    )
-    assert kept(
-        dataclasses.replace(NO_RULE, drop_repeats=True), "What is it?", "what is  IT", "heat"
-    ) == (["What is it?", "heat"], {"repeated": 1})
+    said = ["", " ?", "What is it?", "what is  IT", "heat"]
+    assert kept(Filter(drop_empty=False, drop_repeats=False), *said) == (said, {})
+    found = (["What is it?", "heat"], {"empty": 2, "repeated": 1})
+    assert kept(Filter(drop_empty=True, drop_repeats=True), *said) == found
     texts = ["copper metal", "what of of copper", "metal is what copper", "does it conduct"]
     assert kept(Filter(well_formed=True), *texts) == (texts[2:], {"not well-formed": 2})
-
-
-class Ranked:
-    """An index whose ranking of a query is what the query says."""
-
-    def __init__(self, rankings: dict[str, list[str]]):
-        self._rankings = rankings
-
-    def run(self, queries: dict[str, str], k: int) -> dict[str, Any]:
-        Found = collections.namedtuple("Found", "ids")
-        return {name: Found(self._rankings[text][:k]) for name, text in queries.items()}
-
-
-def test_round_trip() -> None:
-    index: Any = Ranked({"good": ["x", "p"], "bad": ["x", "y", "p"]})
-    dropped: collections.Counter[str] = collections.Counter()
-    records: list[dict[str, Any]] = [
-        {"_id": "p", "contexts": contexts("good", "bad")},
-        {"_id": "x", "contexts": []},
-    ]
-    found = filtering.found_again(records, index, 2, dropped)
-    assert [[c["text"] for c in r["contexts"]] for r in found] == [["good"], []]
-    assert dropped == {"not found again": 1}
-
-
-class _Overlap:
-    """A likelihood: how many words of the text the input has; input n is [n]."""
-
-    def __init__(self, words: list[set[str]]):
-        self._words = words
-
-    def of(self, read: Sequence[Sequence[int]], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        return [
-            np.array([len(self._words[number] & set(text.split())) for text in of], float)
-            for (number,), of in zip(read, texts, strict=True)
-        ]
 
 
 def test_what_can_be_asked_of_every_passage_is_not_specific() -> None:
     words = [{"a", "copper"}, {"a", "silk"}, {"a", "salt"}, {"a", "rain"}]
     asked = [["a", "a copper"], ["silk"], [], ["salt", "copper rain rain"]]
-    values = generation._specificity(cast(Any, _Overlap(words)), [[0], [1], [2], [3]], asked)
+
+    def of(read: Any, texts: Any) -> list[np.ndarray]:
+        """A likelihood: how many words of the text the input has; input n is [n]."""
+        return [
+            np.array([len(words[number] & set(text.split())) for text in of], float)
+            for (number,), of in zip(read, texts, strict=True)
+        ]
+
+    model: Any = SimpleNamespace(of=of)
+    values = generation._specificity(model, [[0], [1], [2], [3]], asked)
     assert values == [[0.0, 1.0], [1.0], [], [pytest.approx(-1 / 3), pytest.approx(2 / 3)]]
-    assert generation._specificity(cast(Any, _Overlap(words)), [[0]], [["a"]]) == [[math.inf]]
+    assert generation._specificity(model, [[0]], [["a"]]) == [[math.inf]]
 
     dropped: collections.Counter[str] = collections.Counter()
     records = [{"_id": str(n), "contexts": contexts(*texts)} for n, texts in enumerate(asked)]
@@ -148,13 +110,8 @@ def test_a_passage_may_be_called_by_its_document_if_that_has_no_other(tmp_path: 
 def test_bad_lines_have_file_and_line(tmp_path: Path) -> None:
     for line, complaint in [
         ({"queries": ["x"]}, "no id of a passage"),
-        ({"_id": "a", "outputs": ["x"]}, "no queries"),
-        ({"_id": "a", "queries": [1]}, "queries are texts"),
         ({"_id": "a", "contexts": [{"origin": "x"}]}, "queries are texts"),
-        ({"_id": "a", "contexts": [{"text": "x", "score": "high"}]}, "is not a number"),
-        ({"question": "x", "answers": ["a"]}, "with a 'passage_id'"),
         ("a\tb\tc", "3 columns"),
-        ("{", "invalid JSON"),
     ]:
         path = written(tmp_path, {"_id": "a", "queries": []}, line)
         with pytest.raises(DataError, match=complaint) as error:
@@ -173,14 +130,9 @@ def collection(tmp_path_factory):
     folder = tmp_path_factory.mktemp("birds")
     (folder / "qrels").mkdir()
     lines = [{"_id": f"p{n}", "title": f"Bird {n}", "text": f"{BODY} Bird {n}."} for n in range(4)]
-
-    def write(name, rows):
-        (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-
-    write("corpus.jsonl", lines)
-    write(
-        "queries.jsonl", [{"_id": f"q{n}", "text": f"what does bird {n} hunt?"} for n in range(4)]
-    )
+    asked = [{"_id": f"q{n}", "text": f"what does bird {n} hunt?"} for n in range(4)]
+    written(folder, *lines, name="corpus.jsonl")
+    written(folder, *asked)
     head = "query-id\tcorpus-id\tscore\n"
     (folder / "qrels" / "train.tsv").write_text(head + "q0\tp0\t1\nq1\tp1\t1\n")
     (folder / "qrels" / "test.tsv").write_text(head + "q3\tp3\t1\n")
@@ -204,8 +156,6 @@ def test_only_the_text_of_a_long_pair_is_truncated(collection, tmp_path):
     assert code == 0
     stored = Examples(load(tmp_path / "examples", kind="examples"))
     prefix = tokenizers.load().encode("text2query: ")
-    records = stored.read(np.arange(stored.count))
-    assert records
-    for record in records:
+    for record in stored.read(np.arange(stored.count)):
         assert len(record["inputs"]) == 20
         assert record["inputs"][: len(prefix)].tolist() == prefix
