@@ -326,7 +326,7 @@ def test_filters_that_are_refused(filtered: LiveIndex) -> None:
             filtered.search(["bee"], where=where)
 
 
-def test_files_of_queries(tmp_path: Path, capsys: Any) -> None:
+def test_files_of_queries(tmp_path: Path) -> None:
     texts = ("a copper lamp", "the lamp burns", "stones of the river", "copper and lamp")
     known = [{"_id": f"p{n}", "text": text, "year": 2007 + n} for n, text in enumerate(texts)]
     live = toy.live(tmp_path / "index", known)
@@ -335,17 +335,14 @@ def test_files_of_queries(tmp_path: Path, capsys: Any) -> None:
     queries.write_text('{"_id": "q1", "text": "copper lamp"}\n')
     words = ["search", "--index", str(live.folder), "--queries", str(queries), "--hybrid", "1"]
 
-    def found(out: str, where: str) -> set[str]:
-        assert cli.main([*words, "--where", where, "--out", str(tmp_path / out)]) == 0
+    def found(out: str) -> set[str]:
+        assert cli.main([*words, "--where", '{"year": 2010}', "--out", str(tmp_path / out)]) == 0
         return set(read_run(artifacts.load(tmp_path / out, "run").path / "run.trec")["q1"].ids)
 
-    assert found("all", "{}") == {"p3", "p0"}
-    assert found("some", '{"year": 2010}') == {"p3"}
+    assert found("some") == {"p3"}
     # What is added later makes another run.
     live.add([{"_id": "p9", "text": "copper", "year": 2010}])
-    assert found("later", '{"year": 2010}') == {"p3", "p9"}
-    assert cli.main([*words, "--where", "{", "--out", str(tmp_path / "wrong")]) == 2
-    assert "is not JSON" in capsys.readouterr().err
+    assert found("later") == {"p3", "p9"}
     texts_of = convert.texts_of(artifacts.load(live.folder))  # for a reranker
     assert list(texts_of(["p3", "p0"])) == ["copper and lamp", "a copper lamp"]
     with pytest.raises(UserError, match="passage 'p1' is not in"):

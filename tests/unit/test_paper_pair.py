@@ -141,16 +141,3 @@ def test_the_released_switches() -> None:
         assert found["teacher"].objective.adversarial_step == 0.01
     decayed = toy_recipes.stages("pair_msmarco", released)["pretrained"].optimizer
     assert decayed.weight_decay == 0.01 and decayed.no_decay == ()
-
-
-def test_parameters_touch_what_they_say(built: Any) -> None:
-    for given, stages in (
-        ({"alpha": 0.0}, {"pretrained"}),
-        ({"pseudo_labels": False}, {"labels", "judged_labels"}),
-        ({"finetuning_alpha": 0.1}, {"pair"}),
-        ({"tied": False}, {"pretrained", "pair"}),
-        ({"pretraining": False}, {"pretrained", "pair", "labels"}),
-        ({"positive": 0.8, "negative": 0.2}, {"labels", "judged_labels"}),
-    ):
-        found = toy_recipes.stages("pair_nq", **given)
-        assert set(toy_recipes.different(built["pair_nq"], found)) == stages, given
