@@ -1,6 +1,5 @@
 """`qac tokenize`: what is stored, the same bytes however it is run, sources of judged queries."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 import toy_examples
 from toy_examples import asked, passages_of, stored
 
-from qac_jax import artifacts, fields
+from qac_jax import artifacts
 from qac_jax.data.examples import Examples
 from qac_jax.data.judged import generated_id
 from qac_jax.data.loader import preview
@@ -116,11 +115,8 @@ def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
     source, words = str(folder / "passages"), str(folder / "tokenizer")
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "reads --passages with --contexts"),
-        ({"passages": source}, "reads --passages with --contexts"),
         ({"passages": source, "task": "triples"}, "--training"),
         ({"passages": source, "queries": asked(folder)["queries"]}, "--queries and --qrels"),
-        ({"passages": source, "task": "mlm", "siblings": 0}, "siblings = 0; expected at least 1"),
-        ({"passages": source, "task": "mlm", "sorts": ("near",)}, "'near' is not one of random"),
     )
     for number, (settings, message) in enumerate(cases):
         with pytest.raises(UserError, match=message):
@@ -132,32 +128,21 @@ def test_what_cannot_be_tokenized(folder: Path, tmp_path: Path) -> None:
         made(folder, tmp_path / "nowhere", task="triples", **given)
 
 
-class Judged:
-    """Triples made of queries, judgements and some source of negatives."""
-
-    def __init__(self, folder: Path, out: Path):
-        self.folder, self.out, self.count = folder, out, 0
-        tokenizer = tokenizers.load(str(folder / "tokenizer"))
-        self.names: dict[tuple[int, ...], str] = {}
-        for record in passages_of(folder):
-            ids = tokenizer.encode(record["title"])
-            ids = [*ids, tokenizer.sep_id] if ids else []
-            self.names[(*ids, *tokenizer.encode(record["text"]))] = record["_id"]
-
-    def made(self, **fields: Any) -> tuple[artifacts.Artifact, list[dict[str, Any]]]:
-        self.count += 1
-        out = self.out / str(self.count)
-        artifact = made(self.folder, out, **{"task": "triples", **fields})
-        found = stored(artifact.path)
-        for record in found:
-            for name in ("positives", "negatives"):
-                record[name] = [self.names[tuple(ids)] for ids in record[name]]
-        return artifact, found
-
-
-@pytest.fixture()
-def judged(folder: Path, tmp_path: Path) -> Judged:
-    return Judged(folder, tmp_path)
+def judged(
+    folder: Path, out: Path, **fields: Any
+) -> tuple[artifacts.Artifact, list[dict[str, Any]]]:
+    """Triples of queries, judgements and some source of negatives, by the passages' names."""
+    tokenizer = tokenizers.load(str(folder / "tokenizer"))
+    names: dict[tuple[int, ...], str] = {}
+    for record in passages_of(folder):
+        text = tokenizers.text_of(tokenizer, record, "separate")
+        names[tuple(tokenizer.encode(text))] = record["_id"]
+    artifact = made(folder, out, task="triples", **fields)
+    found = stored(artifact.path)
+    for record in found:
+        for name in ("positives", "negatives"):
+            record[name] = [names[tuple(ids)] for ids in record[name]]
+    return artifact, found
 
 
 def relevant(folder: Path) -> dict[str, set[str]]:
@@ -168,7 +153,7 @@ def relevant(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_negatives_from_a_run(folder: Path, tmp_path: Path, judged: Judged) -> None:
+def test_negatives_from_a_run(folder: Path, tmp_path: Path) -> None:
     names, truth = list(passages_of(folder).ids()), relevant(folder)
     lines = [
         f"q{q} Q0 {names[(q * 7 + rank) % len(names)]} {rank} {-rank} x"
@@ -177,7 +162,8 @@ def test_negatives_from_a_run(folder: Path, tmp_path: Path, judged: Judged) -> N
     ]
     run = tmp_path / "run.trec"
     run.write_text("\n".join(lines) + "\n")
-    artifact, found = judged.made(**asked(folder), negatives=str(run), depth=30, keep=10)
+    given = {**asked(folder), "negatives": str(run)}
+    artifact, found = judged(folder, tmp_path / "made", **given, depth=30, keep=10)
     assert len(found) == 20  # only queries that have negatives
     assert artifact.info["left_out"] == {"queries without negatives": len(truth) - 20}
     for q, record in enumerate(found):
@@ -185,50 +171,42 @@ def test_negatives_from_a_run(folder: Path, tmp_path: Path, judged: Judged) -> N
         ranked = [names[(q * 7 + rank) % len(names)] for rank in range(60)]
         first = [name for name in ranked if name not in truth[f"q{q}"]][:30]
         assert len(set(record["negatives"])) == 10 and set(record["negatives"]) <= set(first)
-    bad = tmp_path / "bad.trec"
-    bad.write_text("q0 Q0 d0#0 1 nan x\n")
-    with pytest.raises(DataError, match=r"bad.trec:1: expected ids"):
-        judged.made(**asked(folder), negatives=str(bad))
+    run.write_text("q0 Q0 d0#0 1 nan x\n")
+    with pytest.raises(DataError, match=r"run.trec:1: expected ids"):
+        judged(folder, tmp_path / "bad", **given)
 
 
-def test_negatives_from_triples_and_hard_negatives(
-    folder: Path, tmp_path: Path, judged: Judged
-) -> None:
+def test_negatives_from_triples_and_hard_negatives(folder: Path, tmp_path: Path) -> None:
     names, truth = list(passages_of(folder).ids()), relevant(folder)
     others = [name for name in names if name not in truth["q3"]][:5]
     positive = sorted(truth["q3"])[0]
     triples = tmp_path / "triples.tsv"
     triples.write_text("".join(f"q3\t{positive}\t{name}\n" for name in others))
-    _, (record,) = judged.made(**asked(folder), negatives=str(triples))
+    _, (record,) = judged(folder, tmp_path / "a", **asked(folder), negatives=str(triples))
     assert sorted(record["negatives"]) == sorted(others)
     assert set(record["positives"]) == truth["q3"]
     hard = tmp_path / "hard.jsonl"
     row = {"qid": "q3", "pos": [{"pid": positive, "ce-score": 9.0}]}
     worse = [{"pid": name, "ce-score": 1.0} for name in others]
     hard.write_text(json.dumps({**row, "neg": {"bm25": worse}}) + "\n")
-    _, (record,) = judged.made(queries=asked(folder)["queries"], negatives=str(hard))
+    given = {"queries": asked(folder)["queries"], "negatives": str(hard)}
+    _, (record,) = judged(folder, tmp_path / "b", **given)
     assert record["positives"] == [positive] and sorted(record["negatives"]) == sorted(others)
 
 
-def test_negatives_and_scores_from_an_artefact(
-    folder: Path, tmp_path: Path, judged: Judged
-) -> None:
-    names = list(passages_of(folder).ids())
-    line: dict[str, Any] = {
-        "_id": "x",
-        "query": "storm mills",
-        "positives": [names[0]],
-        "negatives": names[5:9],
-    }
-    line |= {"positives_scores": [7.5], "negatives_scores": [4.0, 3.0, 2.0, 1.0]}
+def test_negatives_and_scores_from_an_artefact(folder: Path, tmp_path: Path) -> None:
+    names, drawn = list(passages_of(folder).ids()), [4.0, 3.0, 2.0, 1.0]
+    line: dict[str, Any] = {"_id": "x", "query": "storm mills"}
+    line |= {"positives": names[:1], "positives_scores": [7.5]}
+    line |= {"negatives": names[5:9], "negatives_scores": drawn}
     source = toy_examples._write(tmp_path / "negatives", "negatives", [line])
-    _, (record,) = judged.made(negatives=source, teacher=True)
+    _, (record,) = judged(folder, tmp_path / "made", negatives=source, teacher=True)
     assert record["positives"] == [names[0]] and record["positives_scores"] == [7.5]
     scores = dict(zip(record["negatives"], record["negatives_scores"], strict=True))
-    assert scores == dict(zip(names[5:9], [4.0, 3.0, 2.0, 1.0], strict=True))
+    assert scores == dict(zip(names[5:9], drawn, strict=True))
 
 
-def test_negatives_of_generated_queries(folder: Path, tmp_path: Path, judged: Judged) -> None:
+def test_negatives_of_generated_queries(folder: Path, tmp_path: Path) -> None:
     given = list(records.Records(artifacts.load(folder / "contexts")))
     name = next(r["_id"] for r in given if len(r["contexts"]) > 1)
     others = [n for n in passages_of(folder).ids() if n != name][:3]
@@ -237,7 +215,8 @@ def test_negatives_of_generated_queries(folder: Path, tmp_path: Path, judged: Ju
         {"_id": generated_id(name, 99), "negatives": others},
     ]
     source = toy_examples._write(tmp_path / "negatives", "negatives", lines)
-    artifact, (record,) = judged.made(contexts=str(folder / "contexts"), negatives=source)
+    given_texts = {"contexts": str(folder / "contexts"), "negatives": source}
+    artifact, (record,) = judged(folder, tmp_path / "made", **given_texts)
     assert record["positives"] == [name] and sorted(record["negatives"]) == sorted(others)
     left_out = artifact.info["left_out"]
     assert left_out == {"negatives of queries that were not generated": 1}
@@ -255,53 +234,37 @@ def test_training_lines_need_no_passages(folder: Path, tmp_path: Path) -> None:
     assert shown["passages"][:2] == ["[CLS] tides [SEP] barley curves [SEP]", "[CLS] matrix [SEP]"]
 
 
-def test_cross_encoder_labels(folder: Path, tmp_path: Path) -> None:
-    given = {"task": "cross_encoder", "random_negatives": 9, "negatives_per_query": 4}
-    found = stored(made(folder, tmp_path / "made", **given, **asked(folder)).path)
-    labels = np.array([record["label"][0] for record in found])
-    truth = relevant(folder)
-    assert labels.sum() == sum(map(len, truth.values()))
-    assert (labels == 0).sum() == 4 * len(truth)
-
-
 def test_a_cross_encoder_reads_the_scores_of_the_run(folder: Path, tmp_path: Path) -> None:
     truth, names = relevant(folder), list(passages_of(folder).ids())
     texts = {q.id: q.text for q in read_queries(folder / "queries.jsonl")}
     tokenizer = tokenizers.load()  # which has digits
-    lost = sorted(truth["q1"])  # the run does not find what answers q1, but all of q0 and q2
-    run, percent = tmp_path / "run.trec", {}
+    run = tmp_path / "run.trec"
+    expected: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
     with run.open("w") as file:
-        for query in ("q0", "q1", "q2"):
+        for query in ("q0", "q1", "q2"):  # what answers q1 is not found, all of q0 and q2 is
             others = [name for name in names if name not in truth[query]][:6]
             answers = [] if query == "q1" else sorted(truth[query])
             for rank, name in enumerate([*others[:3], *answers, *others[3:]]):
                 score = 40.0 - 3.2 * rank
-                percent[query, name] = round(100 * score / (40.0 if rank else 36.8))
                 file.write(f"{query} Q0 {name} {rank + 1} {score} x\n")
-    stage = Tokenize.make(
-        passages=str(folder / "passages"),
-        workers=1,
-        task="cross_encoder",
-        negatives=str(run),
-        scores=True,
-        **asked(folder),
-    )
-    artifact = execute(stage, tmp_path / "made")
-    assert artifact.info["left_out"]["positives without a score"] == len(lost)
+                percent = round(100 * score / (40.0 if rank else 36.8))
+                if query != "q1":
+                    ids = tokenizer.encode(f"{percent} {texts[query]}")
+                    expected[int(name in truth[query])].add(tuple(ids))
+    given: dict[str, Any] = {**asked(folder), "passages": str(folder / "passages"), "workers": 1}
+    given |= {"negatives": str(run), "scores": True}
+    artifact = execute(Tokenize.make(**given, task="cross_encoder"), tmp_path / "made")
+    assert artifact.info["left_out"]["positives without a score"] == len(truth["q1"])
     assert artifact.info["left_out"]["queries without a positive passage"] == 1
     assert artifact.info["reading"]["scores"] is True
     # Four of six negatives are drawn, every positive is there.
-    expected: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
-    for query, name in percent:
-        ids = tuple(tokenizer.encode(f"{percent[query, name]} {texts[query]}"))
-        if query != "q1":
-            expected[int(name in truth[query])].add(ids)
     made: dict[int, set[tuple[int, ...]]] = {0: set(), 1: set()}
     for record in stored(artifact.path):
         made[record["label"][0]].add(tuple(record["query"]))
     assert made[1] == expected[1] and made[0] < expected[0] and len(made[0]) == 8
-    refused = Tokenize.make(**{**fields.values(stage), "random_negatives": 2})
-    with pytest.raises(UserError, match="and no random ones"):
-        execute(refused, tmp_path / "refused")
-    with pytest.raises(UserError, match="--scores are for cross_encoder"):
-        execute(dataclasses.replace(stage, task="triples"), tmp_path / "refused")
+    for wrong, said in (
+        ({"task": "cross_encoder", "random_negatives": 2}, "and no random ones"),
+        ({"task": "triples"}, "--scores are for cross_encoder"),
+    ):
+        with pytest.raises(UserError, match=said):
+            execute(Tokenize.make(**given, **wrong), tmp_path / "refused")
