@@ -14,61 +14,23 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import toy_examples
 
 from qac_jax import artifacts, cli
-from qac_jax.data import shards
-from qac_jax.data.kind import Stored
 from qac_jax.hub import huggingface, parameters
 from qac_jax.models import bert
 from qac_jax.objectives import mlm
-from qac_jax.text import tokenizers
 from qac_jax.training import train
 
 
 GIN = Path(__file__).parents[1] / "toy_mlm.gin"
-SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-WORDS = [f"word{i}" for i in range(24)] + ["##s", "##ed", "##ing"]
-
-
-def write_examples(folder: Path, count: int) -> None:
-    """Texts of a made-up language in which every word says what comes next, of 6 to 20 tokens."""
-    rng = np.random.default_rng(0)
-    with artifacts.create(folder, kind="examples", stage="tokenize", key="toy") as out:
-        place = Path(out.path) / "tokenizer"
-        place.mkdir()
-        vocab = {piece: i for i, piece in enumerate([*SPECIALS.values(), *WORDS])}
-        tokenizers.wordpiece(vocab).save(str(place / "tokenizer.json"))
-        config = {f"{role}_token": token for role, token in SPECIALS.items()}
-        (place / "tokenizer_config.json").write_text(json.dumps(config))
-        tokenizer = tokenizers.load(str(place))
-        out.adopt("tokenizer")
-        first = len(SPECIALS)
-        records = []
-        for _ in range(count):
-            start, step = rng.integers(24), rng.integers(1, 4)
-            length = int(rng.integers(6, 21))
-            records.append({"passage": first + (start + step * np.arange(length)) % 24})
-        schema = shards.schema_of(tokenizer.vocab_size, Stored(("passage",)))
-        name = shards.shard_name(0, 1)
-        shards.write_shard(out.part(name), schema, records)
-        out.keep(name)
-        out.count = count
-        out.info.update(
-            task="mlm",
-            schema=schema,
-            form={"before": [tokenizer.cls_id], "after": [tokenizer.sep_id], "pad": 0},
-            vocab_size=tokenizer.vocab_size,
-            tokenizer="toy",
-            shards=[count],
-            settings={},
-        )
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("examples") / "toy"
-    write_examples(folder, 80)
-    return folder
+    folder = tmp_path_factory.mktemp("examples")
+    toy_examples.passages(folder, documents=20)
+    return Path(toy_examples.tokenized(folder, "mlm").path)
 
 
 @pytest.fixture(scope="module")

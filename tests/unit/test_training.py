@@ -405,10 +405,9 @@ def test_a_training_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     words = toy_examples.tokenized(tmp_path, "mlm")
     out = tmp_path / "run" / "model"
     gin = Path(__file__).parents[1] / "toy_mlm.gin"
-    command = ["pretrain", "--gin_file", gin, "--gin.bert.BertConfig.vocab_size=128"]
-    command += ["--examples", words.path, "--validation", words.path, "--validate_every", 1]
-    command += ["--best", "loss", "--tensorboard", "--profile", "0:1"]
-    command += ["--steps", 2, "--log_every", 1, "--out", out]
+    command = ["pretrain", "--gin_file", gin, "--examples", words.path, "--out", out]
+    command += ["--validation", words.path, "--validate_every", 1, "--best", "loss"]
+    command += ["--tensorboard", "--profile", "0:1", "--steps", 2, "--log_every", 1]
     assert cli.main([str(word) for word in command]) == 0
     said = capsys.readouterr().err
     assert "step 1: validation/loss" in said and f"the trace is in {out / 'profile'}" in said
