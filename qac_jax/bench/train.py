@@ -124,7 +124,7 @@ class Train:
         import jax
 
         from qac_jax.training import mesh as meshes
-        from qac_jax.training import step, train
+        from qac_jax.training import metrics, step, train
         from qac_jax.training.optimizers import Optimizer
 
         objective = self._objective()
@@ -138,8 +138,10 @@ class Train:
         spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
         began = time.perf_counter()
         program = step.compiled(engine, spec, room)
+        # As in training: padding is not counted, whether it is computed or not.
+        real = metrics.tokens_of(batch) / metrics.padded_tokens(spec)
         figures = {
-            "flops_per_example": step.model_flops(engine.objective, spec) / self.batch,
+            "flops_per_example": step.model_flops(engine.objective, spec) * real / self.batch,
             "compile_seconds": time.perf_counter() - began,
             "memory_bytes": step.memory_of(program).get("peak", 0),
         }
@@ -147,8 +149,8 @@ class Train:
 
         def one_step() -> None:
             nonlocal state
-            state, metrics = program(state, meshes.place(batch, mesh))
-            jax.block_until_ready(metrics)
+            state, last = program(state, meshes.place(batch, mesh))
+            jax.block_until_ready(last)
 
         return one_step, figures
 
