@@ -19,7 +19,7 @@ from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, read_run, run_files
-from qac_jax.report import suites
+from qac_jax.report import suites, tables
 
 
 KIND = "report"
@@ -58,7 +58,7 @@ class Evaluation:
 
     @property
     def measures(self) -> list[str]:
-        return list(dict.fromkeys(m for result in self.results for m in result.mean))
+        return tables.measures(self.results)
 
     def better_than(self, measure: str) -> dict[str, str]:
         """System -> letters of the systems that it beats significantly (randomisation, Holm)."""

@@ -3,13 +3,12 @@
 Its text is a template, `assets/report/model_card.md`.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import ModelCardData
 
 import qac_jax
 from qac_jax import artifacts, progress
@@ -20,6 +19,7 @@ from qac_jax.text.tokenizers import Tokenizer
 
 
 _TEMPLATE = Path(qac_jax.__file__).parent / "assets" / "report" / "model_card.md"
+_HEADER = ("what", "value")
 # Form of the folder -> library and task at the hub.
 _HUB = {
     "sentence_transformers": ("sentence-transformers", "sentence-similarity"),
@@ -29,16 +29,12 @@ _HUB = {
     "T5": ("transformers", "text-generation"),
     "PointerGenerator": ("qac_jax", "text-generation"),
 }
-# How a title joins its passage: in words, and for Python's format with the separating token.
-TITLES = {
-    "space": ("before its text, after it a space", "{{title}} {{text}}"),
-    "separate": ("before its text, after it [SEP]", "{{title}}{separator}{{text}}"),
-    "segments": (
-        "before its text, after it [SEP], as token type 0",
-        "{{title}}{separator}{{text}}",
-    ),
-    "marked": ("before its text, after it the mark TEXT:", "{{title}} TEXT: {{text}}"),
-    "none": ("left out", ""),
+# How a title joins its passage, for Python's format with the separating token.
+_TITLES = {
+    "space": "{{title}} {{text}}",
+    "separate": "{{title}}{separator}{{text}}",
+    "segments": "{{title}}{separator}{{text}}",
+    "marked": "{{title}} TEXT: {{text}}",
 }
 
 
@@ -55,45 +51,15 @@ def text(
     card: what its owner says (the fields of `qac export`). form: a key of _HUB. place: the model's
     folder.
     """
-    header, facts, trained = ("what", "value"), _facts(module), _training(place)
-    trained = {name: value for name, value in trained.items() if value}
-    measures = list(dict.fromkeys(m for result in figures for m in result.mean))
+    title, measures = getattr(module.config, "title", ""), tables.measures(figures)
     measured = [
         [result.name, *(number(result.mean.get(m)) for m in measures), result.queries]
         for result in figures
     ]
-    title = getattr(module.config, "title", "")
     role = next((role for role in ("sep", "eos") if tokenizer.has(role)), "")
     separator = tokenizer.special_tokens[role] if role else ""
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
-        card={**card, "title": title},
-        form=form,
-        data=_front_matter(card, *_HUB[form], figures),
-        facts=facts,
-        facts_table=tables.markdown(header, list(facts.items())),
-        joined=TITLES.get(title, ("", ""))[1].format(separator=separator),
-        training=tables.markdown(header, list(trained.items())) if trained else "",
-        figures=tables.markdown(["", *measures, "queries"], measured) if figures else "",
-    )
-
-
-def _front_matter(
-    card: Mapping[str, Any], library: str, task: str, figures: Sequence[Result]
-) -> str:
-    evaluated = [
-        EvalResult(
-            task_type="information-retrieval",
-            task_name="Information retrieval",
-            dataset_name=result.name,
-            dataset_type=re.sub(r"[^\w.-]+", "-", result.name).strip("-").lower() or "unknown",
-            metric_type=measure,
-            metric_value=round(value, 6),
-        )
-        for result in figures
-        for measure, value in result.mean.items()
-    ]
-    return ModelCardData(
+    library, task = _HUB[form]
+    data = ModelCardData(
         library_name=library,
         pipeline_tag=task,
         tags=["retrieval", "qac_jax"],
@@ -102,8 +68,18 @@ def _front_matter(
         base_model=card["base_model"] or None,
         datasets=list(card["datasets"]) or None,
         model_name=card["name"],
-        eval_results=evaluated or None,
-    ).to_yaml()
+    )
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        card={**card, "title": title},
+        form=form,
+        data=data.to_yaml(),
+        facts=(facts := _facts(module)),
+        facts_table=tables.markdown(_HEADER, list(facts.items())),
+        joined=_TITLES.get(title, "").format(separator=separator),
+        training=tables.markdown(_HEADER, trained) if (trained := _training(place)) else "",
+        figures=tables.markdown(["", *measures, "queries"], measured) if figures else "",
+    )
 
 
 def _facts(module: Any) -> dict[str, Any]:
@@ -122,7 +98,7 @@ def _facts(module: Any) -> dict[str, Any]:
             "similarity": "cosine" if config.normalize else "dot product",
             "tokens of a question": config.query_length or inner.max_length,
             "tokens of a passage": config.passage_length or inner.max_length,
-            "a passage's title": TITLES[config.title][0],
+            "a passage's title": "left out" if config.title == "none" else f"read, {config.title}",
         }
         prompts = {side: getattr(config, f"{side}_prompt") for side in ("query", "passage")}
         facts |= {
@@ -135,14 +111,14 @@ def _facts(module: Any) -> dict[str, Any]:
     return facts
 
 
-def _training(place: Path) -> dict[str, Any]:
+def _training(place: Path) -> list[tuple[str, Any]]:
     """How an artefact of ours was trained, from its record."""
     record = artifacts.peek(place)
     if record is None or record["kind"] != "parameters":
-        return {}
+        return []
     fields, info = record["fields"], record["info"]
     optimizer = fields.get("optimizer") or {}
-    return {
+    facts = {
         "objective": (fields.get("objective") or {}).get("type", "").rsplit(".", 1)[-1],
         "steps": info.get("steps"),
         "examples a step": info.get("batch_size"),
@@ -152,3 +128,4 @@ def _training(place: Path) -> dict[str, Any]:
         "time": progress.human_seconds(info["seconds"]) if "seconds" in info else None,
         "made by": f"qac {record['stage']} {record['code']}",
     }
+    return [(name, value) for name, value in facts.items() if value]

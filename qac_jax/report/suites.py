@@ -51,7 +51,7 @@ def facts(results: Sequence[Result]) -> dict[str, Any]:
 
 def text(results: Sequence[Result], facts: Mapping[str, Any]) -> str:
     """Results of collections for the screen, with the averages if there are any."""
-    table = tables.figures({r.name: r.mean for r in results}, "collection")
+    table = tables.figures(results, "collection")
     return f"{table}\n\n{tables.suites({'': suite(results)})}" if "averages" in facts else table
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from qac_jax.evaluation.benchmarks import QUESTIONS, Suite
+from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
 from qac_jax.evaluation.similarity import Similarity
 
@@ -53,11 +54,16 @@ def markdown(
     return "\n".join([shown[0], f"|{rule}|", *shown[1:]])
 
 
-def figures(means: Mapping[str, Mapping[str, float]], what: str = "run") -> str:
+def measures(results: Iterable[Result]) -> list[str]:
+    """All that some of them have, in order."""
+    return list(dict.fromkeys(measure for result in results for measure in result.mean))
+
+
+def figures(results: Sequence[Result], what: str = "run") -> str:
     """One line for each run or collection, one column for each measure."""
-    measures = list(dict.fromkeys(m for values in means.values() for m in values))
-    rows = [[name, *(number(values.get(m)) for m in measures)] for name, values in means.items()]
-    return grid([what, *measures], rows)
+    names = measures(results)
+    rows = [[r.name, *(number(r.mean.get(measure)) for measure in names)] for r in results]
+    return grid([what, *names], rows)
 
 
 def compared(comparisons: Iterable[Comparison]) -> list[list[str]]:

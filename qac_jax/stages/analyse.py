@@ -40,7 +40,7 @@ class Relate(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         sorts, facts = results.read(artifact)
-        parts = [tables.figures({r.name: r.mean for r in sorts}, "context")]
+        parts = [tables.figures(sorts, "context")]
         if facts["comparisons"]:
             parts.append(tables.comparisons([Comparison(**c) for c in facts["comparisons"]]))
         return "\n\n".join(parts)

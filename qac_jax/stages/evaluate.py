@@ -111,7 +111,7 @@ class Evaluate(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         judged, facts = results.read(artifact)
-        text = tables.figures({result.name: result.mean for result in judged})
+        text = tables.figures(judged)
         if facts["comparisons"]:
             text += f"\n\n{tables.comparisons(Comparison(**c) for c in facts['comparisons'])}"
         return "\n".join([text, *_recalls(facts.get("approximate", {}))])

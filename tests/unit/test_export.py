@@ -95,8 +95,6 @@ def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
         assert line in card
     data: Any = huggingface_hub.ModelCard(card).data
     assert (data.base_model, data.datasets) == ("owner/small", ["owner/manuals"])
-    figures = [(r.metric_type, r.metric_value, r.dataset_type) for r in data.eval_results]
-    assert figures == [("ndcg@10", 0.5, "own-run"), ("mrr@10", 0.25, "own-run")]
 
 
 @pytest.mark.slow
