@@ -96,7 +96,7 @@ class Finetuning:
     index: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # how both are searched
     last: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # how the second one is
 
-    def train(self, run: Run, name: str, task: Task, examples: Ref, init: Ref, **more: Any) -> Ref:
+    def train(self, run: Run, name: str, task: Task, examples: Ref, init: Ref) -> Ref:
         """Trains one retriever on triples."""
         given = {
             "settings": {"n_passages": self.n_passages},
@@ -105,7 +105,6 @@ class Finetuning:
             "separate_documents": False,
             "batch_size": 64,
             **self.schedule,
-            **more,
         }
         files = (FINETUNE, *self.files)
         read = {"examples": examples, "init": init, "seed": self.seed}
@@ -209,11 +208,9 @@ def judged_on_msmarco(run: Run, indexes: Mapping[str, Ref], *others: str) -> Non
         run(Evaluate, short, runs=runs, qrels=qrels, protocol="trec_dl", measures=MEASURES)
 
 
-def on_msmarco(
-    run: Run, encoder: Ref, vocabulary: Ref, how: Finetuning
-) -> tuple[Task, dict[str, Ref]]:
-    """Both retrievers on MS MARCO's passages with RocketQA's titles; other copies have none, so
-    that figures differ. Returns the task, and the indexes by the names of runs.
+def finetuned_on_msmarco(run: Run, encoder: Ref, vocabulary: Ref, by: Finetuned) -> None:
+    """Both retrievers on MS MARCO's passages with RocketQA's titles (other copies have none, so
+    that figures differ), and their metrics on dev and on TREC DL.
 
     The data folder holds marco/ (RocketQA's marco.tar.gz: para.txt, para.title.txt,
     train.query.txt, dev.query.txt, qrels.train.tsv, qrels.dev.tsv; and
@@ -224,14 +221,7 @@ def on_msmarco(
     No approximate search: differences between the papers' systems are tenths of a point.
     """
     task = Task("stage:passages", MARCO_TRAIN, MARCO_TEST, vocabulary)
-    how = dataclasses.replace(how, index=EXACT)
+    how = Finetuning(by.n_passages, by.seed, negatives_2=by.negatives_2, index=EXACT)
     negatives = "data:marco/qidpidtriples.train.full.2.tsv.gz"
     first, second = two_rounds(run, task, encoder, how, negatives, **MARCO_BM25)
-    return task, {"run_1": first, "run_2": second}
-
-
-def finetuned_on_msmarco(run: Run, encoder: Ref, vocabulary: Ref, by: Finetuned) -> None:
-    """Both retrievers and their metrics on dev and on TREC DL."""
-    how = Finetuning(by.n_passages, by.seed, negatives_2=by.negatives_2)
-    _, indexes = on_msmarco(run, encoder, vocabulary, how)
-    judged_on_msmarco(run, indexes, "run_bm25")
+    judged_on_msmarco(run, {"run_1": first, "run_2": second}, "run_bm25")
