@@ -81,28 +81,20 @@ class Place:
     coordinator: str = ""
 
 
-def place(
-    coordinator: str = "",
-    processes: int = 0,
-    process: int = -1,
-    environment: Mapping[str, str] | None = None,
-) -> Place:
+def place(variables: Mapping[str, str] = os.environ) -> Place:
     """The place of this process; SLURM and TPU pods (GKE, launch/train_tpu.sh) are detected.
 
-    Elsewhere `coordinator` (HOST:PORT of process 0), the number of `processes` and the number of
-    this `process` define it, or the variables QAC_COORDINATOR, QAC_PROCESSES and QAC_PROCESS.
-    Without a coordinator, the two numbers do, for verbs that do not compute together.
+    Elsewhere QAC_PROCESSES (how many), QAC_PROCESS (which one) and, for verbs that compute
+    together, QAC_COORDINATOR (HOST:PORT of process 0) define it.
     """
-    variables = os.environ if environment is None else environment
-    coordinator = coordinator or variables.get("QAC_COORDINATOR", "")
-    if coordinator or processes or variables.get("QAC_PROCESSES"):
-        count = processes or _number(variables, "QAC_PROCESSES")
-        number = process if process >= 0 else _number(variables, "QAC_PROCESS")
-        if (coordinator and ":" not in coordinator) or count < 1 or not 0 <= number < count:
+    coordinator = variables.get("QAC_COORDINATOR", "")
+    if coordinator or variables.get("QAC_PROCESSES"):
+        count, number = _number(variables, "QAC_PROCESSES"), _number(variables, "QAC_PROCESS")
+        if (coordinator and ":" not in coordinator) or number >= count:
             raise UserError(
-                f"coordinator={coordinator!r}, processes={count}, process={number} do not describe "
-                "a run; give HOST:PORT of process 0 (where processes compute together), the number "
-                "of processes, and 0 to that number less one for this one"
+                f"QAC_COORDINATOR={coordinator!r}, QAC_PROCESSES={count}, QAC_PROCESS={number} do "
+                "not describe a run; give HOST:PORT of process 0 (where processes compute "
+                "together), the number of processes, and 0 to that number less one for this one"
             )
         if coordinator:
             return Place("explicit", number, count, coordinator)

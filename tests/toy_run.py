@@ -1,7 +1,6 @@
 """One training run of the toy objective in a process of its own, for tests that kill it.
 
 python toy_run.py FOLDER STEPS [--devices N] [--die STEP] [--terminate STEP]
-    [--coordinator HOST:PORT --processes N --process I]
 Writes the final parameters to FOLDER/result.npz.
 """
 
@@ -21,9 +20,6 @@ parser.add_argument("--devices", type=int, default=8)
 parser.add_argument("--mesh", default="-1,1,1")
 parser.add_argument("--die", type=int, default=-1)
 parser.add_argument("--terminate", type=int, default=-1)
-parser.add_argument("--coordinator", default="")
-parser.add_argument("--processes", type=int, default=0)
-parser.add_argument("--process", type=int, default=-1)
 options = parser.parse_args()
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={options.devices}"
 
@@ -56,13 +52,13 @@ class Loader(toy.MemoryLoader):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._next == options.terminate:
             os.kill(os.getpid(), signal.SIGTERM)
-            if options.processes:
+            if jax.process_count() > 1:
                 time.sleep(2.5)  # JAX looks for the signal once a second
         return {name: x[self._rows] for name, x in super().__next__().items()}
 
 
 def main() -> int:
-    meshes.join(processes.place(options.coordinator, options.processes, options.process))
+    meshes.join(processes.place())
     mesh = meshes.make_mesh([int(size) for size in options.mesh.split(",")])
     objective = toy.ToyMlm(toy.Net(dropout=0.2))
     engine = Engine(objective, optax.adamw(3e-3), mesh, meshes.rules_named("default"), seed=3)

@@ -10,7 +10,6 @@ processes; one that is gone without a word is waited for until its launcher ends
 
 import contextlib
 import contextvars
-import dataclasses
 import json
 import os
 import time
@@ -20,11 +19,9 @@ from typing import Any
 from etils import epath
 
 from qac_jax import artifacts, progress
-from qac_jax import processes as launched
 from qac_jax.artifacts import Writer
 from qac_jax.artifacts.writing import CLEARING, FAILED, RUN, journal, mend
 from qac_jax.errors import UserError
-from qac_jax.fields import option
 from qac_jax.processes import Place
 
 
@@ -34,22 +31,6 @@ _HOMES, _STEPS = f"{artifacts.SCRATCH}/hosts", f"{artifacts.SCRATCH}/steps"
 # have begun a stage.
 _POLL, _SAY, _PATIENCE = 0.5, 60.0, 1800.0
 _AGAIN = "see what it printed, and start all processes again"
-
-
-@dataclasses.dataclass(frozen=True)
-class Hosts:
-    """Runs over several hosts, one process each."""
-
-    coordinator: str = option(
-        "",
-        "several hosts: HOST:PORT of process 0 (needed where they compute together: training)",
-        affects_result=False,
-    )
-    processes: int = option(0, "several hosts: number of processes", affects_result=False)
-    process: int = option(-1, "several hosts: index of this process", affects_result=False)
-
-    def place(self) -> Place:
-        return launched.place(self.coordinator, self.processes, self.process)
 
 
 class HostWriter(Writer):

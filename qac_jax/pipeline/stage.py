@@ -82,8 +82,7 @@ class Stage:
 
     def place(self) -> Place:
         """Which process of a run this is; only process 0 writes the artefact."""
-        hosts = getattr(self, "hosts", None)
-        return hosts.place() if hosts else processes.place()
+        return processes.place()
 
     def plan(self, inputs: Plans) -> Plan:
         """The plan of a dry run, without reading data; `inputs` are the plans of its inputs."""

@@ -17,7 +17,6 @@ from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs, hosts
-from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
@@ -71,7 +70,6 @@ class Embed(Stage):
     shard_rows: int = option(65536, "texts per file: what an interruption may lose", at_least=1)
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
-    hosts: Hosts = part(Hosts)
 
     def check(self) -> None:
         super().check()

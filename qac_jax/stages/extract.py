@@ -11,7 +11,6 @@ from qac_jax.errors import UserError
 from qac_jax.formats.records import write_offsets
 from qac_jax.inference.settings import Inference, LikelihoodOptions
 from qac_jax.pipeline import costs, hosts
-from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, cut, pooled, record_files, sharded
 from qac_jax.pipeline.stage import Inputs, Plan, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries import extraction
@@ -63,7 +62,6 @@ class Extract(Stage):
     shard_passages: int = option(0, "passages per file (0: at most 8192)", at_least=0)
     inference: Inference = fields.part(Inference)
     pool: Workers = fields.part(Workers)
-    hosts: Hosts = fields.part(Hosts)
 
     def plan(self, inputs: Plans) -> Plan:
         count = costs.count_of(inputs, "passages")

@@ -13,7 +13,6 @@ from qac_jax.formats.records import Records, write_lines, write_offsets
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.pipeline import costs, hosts
-from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import one_of, skip_bad_option, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input, option
@@ -69,7 +68,6 @@ class Generate(Stage):
     partitions: int = option(
         1, "devices that share one copy of a large generator", at_least=1, affects_result=False
     )
-    hosts: Hosts = fields.part(Hosts)
 
     def plan(self, inputs: Plans) -> Plan:
         count = costs.count_of(inputs, "passages")

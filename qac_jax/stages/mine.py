@@ -18,7 +18,6 @@ from qac_jax.formats.records import Records, write_lines, write_offsets, write_r
 from qac_jax.formats.runs import Ranking
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs
-from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import at_most_one_of, one_of, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
@@ -62,7 +61,6 @@ class Mine(Stage):
     contexts: Ref = input("or generated queries of the passages", "contexts", default="")
     mining: Mining = part(Mining)
     seed: int = option(42, "seed of drawing negatives")
-    hosts: Hosts = part(Hosts)
 
     def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "contexts")
@@ -215,7 +213,6 @@ class Label(Stage):
     seed: int = option(111, "seed of drawing negatives")
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
-    hosts: Hosts = part(Hosts)
 
     def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "candidates")

@@ -16,7 +16,6 @@ from qac_jax.formats import runs as run_files
 from qac_jax.formats.queries import read_queries
 from qac_jax.inference.settings import Inference, RerankerOptions
 from qac_jax.pipeline import costs, hosts
-from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
@@ -57,7 +56,6 @@ class Search(Stage):
     hybrid: float | None = option(None, "of a living index: weight of BM25's score")
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
-    hosts: Hosts = part(Hosts)
 
     def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "candidates")

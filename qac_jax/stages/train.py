@@ -14,7 +14,6 @@ from qac_jax.hardware import PRECISIONS_MEAN
 from qac_jax.inference.settings import POOLINGS
 from qac_jax.pipeline import costs
 from qac_jax.pipeline import inputs as pipeline_inputs
-from qac_jax.pipeline.hosts import Hosts
 from qac_jax.pipeline.stage import Inputs, Plan, Plans, Ref, Stage, input, model_input, option, part
 from qac_jax.text import tokenizers
 from qac_jax.training.options import (
@@ -54,7 +53,6 @@ class Train(Stage):
     schedule: Schedule = part(Schedule)
     reading: Reading = part(Reading)
     devices: Devices = part(Devices)
-    hosts: Hosts = part(Hosts)
     monitoring: Monitoring = part(Monitoring)
 
     @property

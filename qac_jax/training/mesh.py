@@ -47,7 +47,7 @@ def join(place: Place) -> None:
     if place.launcher == "numbered":
         raise UserError(
             f"{place.count} processes that compute together need to find one another; give "
-            "--coordinator HOST:PORT of process 0 too (or QAC_COORDINATOR)"
+            "QAC_COORDINATOR=HOST:PORT of process 0 too"
         )
     if place.launcher and not jax.distributed.is_initialized():
         # CPU devices of several processes reduce over gloo; other devices ignore it.

@@ -73,9 +73,7 @@ def test_hosts_are_one(name, road, tmp_path, monkeypatch) -> None:
     given = places(road, **{"passages": "passages", **inputs}) | settings
     whole = execute(cls.make(**given), tmp_path / "whole")
     ends = toy_hosts.execute(
-        lambda number: cls.make(**given, processes=hosts, process=number),
-        tmp_path / "out",
-        range(hosts),
+        lambda _: cls.make(**given), tmp_path / "out", range(hosts), count=hosts
     )
     assert all(isinstance(end, Artifact) for end in ends), ends
     for end in ends:

@@ -137,11 +137,13 @@ def test_two_processes_are_one(folder, whole, tmp_path):
         tmp_path / "out",
     ]
     words += ["--passages", folder / "collection" / "corpus.jsonl"]
-    words += ["--coordinator", address, "--processes", 2, "--process"]
     command = [sys.executable, "-m", "qac_jax.cli", *map(str, words)]
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment |= {"QAC_COORDINATOR": address, "QAC_PROCESSES": "2"}
     started = [
-        subprocess.Popen([*command, str(i)], env=environment, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env={**environment, "QAC_PROCESS": str(i)}, stderr=subprocess.PIPE, text=True
+        )
         for i in range(2)
     ]
     for process in started:

@@ -17,9 +17,12 @@ STEPS = 8
 TESTS = Path(__file__).parents[1]
 
 
-def launch(folder: Path, *arguments: object, compiled: Path) -> subprocess.Popen[str]:
+def launch(
+    folder: Path, *arguments: object, compiled: Path, **variables: str
+) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
+        **variables,
         "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_COMPILATION_CACHE_DIR": str(compiled),
@@ -90,8 +93,14 @@ def two_processes(folder: Path, compiled: Path, *more: object) -> list[tuple[int
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    shared = ("--devices", 4, "--coordinator", address, "--processes", 2, *more)
-    return finish(*(launch(folder, *shared, "--process", i, compiled=compiled) for i in range(2)))
+    shared = {"QAC_COORDINATOR": address, "QAC_PROCESSES": "2"}
+    devices = ("--devices", 4, *more)
+    return finish(
+        *(
+            launch(folder, *devices, compiled=compiled, QAC_PROCESS=str(i), **shared)
+            for i in range(2)
+        )
+    )
 
 
 def assert_close(a: Path, b: Path) -> None:

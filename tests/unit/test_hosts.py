@@ -131,5 +131,4 @@ def test_launchers() -> None:
             Place("explicit", 1, 2, "h:1"),
         ),
     ]:
-        assert place(environment=environment) == expected
-    assert place("g:2", 3, 0, environment) == Place("explicit", 0, 3, "g:2")
+        assert place(environment) == expected
