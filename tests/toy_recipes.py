@@ -65,3 +65,16 @@ def different(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, set[str]]
         if names:
             found[name] = names
     return found
+
+
+PARTS = (
+    *("optimizer", "schedule", "reading", "decoding", "filter", "rule", "cutting", "mining"),
+    *("sampling", "kept_negatives", "options", "masking"),
+)
+
+
+def says(stage: Any, **facts: Any) -> None:
+    """Its fields, or those of its parts, have these values."""
+    places = [stage, *(getattr(stage, name) for name in PARTS if hasattr(stage, name))]
+    found = {n: next(getattr(p, n) for p in places if hasattr(p, n)) for n in facts}
+    assert found == facts

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import toy_recipes
+from toy_recipes import says
 
 from qac_jax.evaluation import benchmarks
 from qac_jax.objectives.augtriever import InBatch, MoCo
@@ -34,23 +35,19 @@ def test_training(corpus: str, loss: str) -> None:
     windows of 256 words, a tenth of the document's words deleted (code)."""
     for strategy in STRATEGIES[corpus]:
         train = built(corpus, strategy, loss)["encoder"]
-        plus = strategy == "hybrid_tqgen_plus"
-        assert train.schedule.steps == (200_000 if plus else 100_000)
-        large = corpus == "cc" and strategy in LARGE
-        assert train.schedule.batch_size == (2048 if large else 1024)
-        assert train.optimizer.learning_rate == 5e-5
-        assert (train.optimizer.warmup_steps, train.optimizer.schedule_name) == (10_000, "linear")
+        says(train, steps=200_000 if strategy == "hybrid_tqgen_plus" else 100_000)
+        says(train, batch_size=2048 if corpus == "cc" and strategy in LARGE else 1024)
+        says(train, learning_rate=5e-5, warmup_steps=10_000, schedule_name="linear")
         objective = train.objective
         assert objective.temperature == 0.05
-        model = objective.model.config
-        assert (model.tied, model.pooling, model.backbone.num_layers) == (True, "mean", 12)
-        assert not model.normalize
+        says(objective.model.config, tied=True, pooling="mean", normalize=False)
+        assert objective.model.config.backbone.num_layers == 12
         share = train.reading.settings["random_crop_share"]
         if loss == "inbatch":
             assert isinstance(objective, InBatch) and share == 0  # pseudo-queries alone
         else:
             assert isinstance(objective, MoCo)
-            assert (objective.queue_size, objective.momentum) == (16_384, 0.9995)
+            says(objective, queue_size=16_384, momentum=0.9995)
             assert share == (0 if strategy.startswith("hybrid") else 0.5)  # half crops
         settings = train.reading.settings
         assert (settings["context_words"], settings["delete"]) == (256, 0.1)
@@ -71,9 +68,8 @@ def test_texts_of_strategies() -> None:
     Section 3.2: T0-3B, four prompts after the text, top-p 0.9, one text each."""
     for method in ("plm", "bm25"):
         extract = built("wiki", f"qext_{method}", "inbatch")["extracted"]
-        sampling = extract.sampling
-        assert (sampling.spans, sampling.shortest, sampling.longest) == (16, 4, 16)
-        assert extract.keep == 1 and extract.draws >= 4
+        says(extract, spans=16, shortest=4, longest=16, keep=1)
+        assert extract.draws >= 4
     generate = built("cc", "hybrid_tqgen", "moco")["generated"]
     asked = {name: prompt.after.strip() for name, prompt in generate.prompts.items()}
     assert asked == {
@@ -82,9 +78,7 @@ def test_texts_of_strategies() -> None:
         "absum": "Please write a short summary of the text above.",
         "exsum": "Please use a sentence in the above text to summarize its content.",
     }
-    decoding = generate.decoding
-    assert (decoding.samples, decoding.top_p, decoding.top_k) == (1, 0.9, 0)
-    assert not generate.filter.drop_repeats
+    says(generate, samples=1, top_p=0.9, top_k=0, drop_repeats=False)
     paq = built("wiki", "paq", "moco")
     assert paq["documents"].format == "dpr" and "PAQ" in paq["generated"].imported
     published = {"strategy": "hybrid_all", "published": "data:augq.jsonl"}
@@ -113,8 +107,7 @@ def test_table_2() -> None:
     found = toy_recipes.stages("augtriever_adaptation")
     train = found["encoder"]
     assert isinstance(train.objective, InBatch)
-    assert (train.schedule.steps, train.schedule.batch_size) == (5000, 1024)
-    assert train.optimizer.learning_rate == 1e-5
+    says(train, steps=5000, batch_size=1024, learning_rate=1e-5)
     assert train.reading.settings["strategies"] == {"tqgen_topic": 1.0}
 
 
@@ -124,8 +117,7 @@ def test_table_3() -> None:
     found = toy_recipes.stages("augtriever_finetuning")
     train = found["retriever"]
     assert isinstance(train.objective, InBatch)
-    assert (train.schedule.steps, train.schedule.batch_size) == (20_000, 1024)
-    assert train.optimizer.learning_rate == 1e-5
+    says(train, steps=20_000, batch_size=1024, learning_rate=1e-5)
     assert train.reading.settings["n_passages"] == 2
     assert found["triples"].kept_negatives.random_negatives and not found["triples"].negatives
     assert found["vectors"].encoder == found["beir"].encoder == "stage:retriever"

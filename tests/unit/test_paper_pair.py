@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import toy_recipes
+from toy_recipes import says
 
 from qac_jax.objectives.cross_encoder import Pointwise
 from qac_jax.objectives.pair import Pair
@@ -39,12 +40,10 @@ def test_two_training_stages(built: Any) -> None:
         assert (pretrained.objective.alpha, pair.objective.alpha) == (0.1, 0.0)
         assert pair.init == "stage:pretrained"
         for train in (pretrained, pair):
-            assert train.optimizer.learning_rate == 3e-5
-            assert (train.optimizer.schedule_name, train.optimizer.warmup_ratio) == ("linear", 0.1)
-            assert train.reading.lengths == {"query": 32, "passages": 128}
-            assert train.schedule.epochs == 10  # code
-            assert train.objective.model.config.tied
-            assert train.objective.model.config.pooling == "cls"
+            says(train, learning_rate=3e-5, schedule_name="linear", warmup_ratio=0.1)
+            says(train, lengths={"query": 32, "passages": 128})
+            says(train, epochs=10)  # code
+            says(train.objective.model.config, tied=True, pooling="cls")
         # On unlabelled queries alone, then on labelled ones.
         assert found["labels"].queries == "stage:unlabelled/queries.jsonl"
         assert "unlabelled" not in found["judged_labels"].queries
@@ -54,12 +53,11 @@ def test_batches_and_optimizers(built: Any) -> None:
     """Experimental settings: LAMB on MS MARCO, Adam otherwise; 512 examples on each GPU."""
     msmarco, nq = (built[name] for name in RECIPES)
     for stage in ("pretrained", "pair"):
-        assert msmarco[stage].schedule.batch_size == GPUS * 512
-        assert msmarco[stage].optimizer.name == "lamb"
-        assert msmarco[stage].objective.negatives_group == 0  # cross-batch negatives
-        optimizer = nq[stage].optimizer
-        assert (optimizer.name, optimizer.weight_decay) == ("adamw", 0.0)
-        assert nq[stage].objective.negatives_group == 512  # in-batch ones
+        says(msmarco[stage], batch_size=GPUS * 512)
+        says(msmarco[stage].optimizer, name="lamb")
+        says(msmarco[stage].objective, negatives_group=0)  # cross-batch negatives
+        says(nq[stage].optimizer, name="adamw", weight_decay=0.0)
+        says(nq[stage].objective, negatives_group=512)  # in-batch ones
     assert nq["pretrained"].schedule.batch_size == GPUS * 512
     assert nq["pair"].schedule.batch_size == 512  # code: one GPU
 
@@ -68,9 +66,10 @@ def test_pseudo_labels(built: Any) -> None:
     """Section 3.3: thresholds 0.9 and 0.1; negatives 1:4; more positives of labelled queries."""
     for name in RECIPES:
         for stage in ("labels", "judged_labels"):
-            rule = built[name][stage].rule
-            assert (rule.positive, rule.negative) == THRESHOLDS[0]
-            assert rule.count == 4 and rule.extend
+            positive, negative = THRESHOLDS[0]
+            says(
+                built[name][stage].rule, positive=positive, negative=negative, count=4, extend=True
+            )
             assert built[name][stage].exclude  # dev and test questions
         sample = built[name]["unlabelled"]
         assert sample.count == 1_800_000
@@ -85,14 +84,10 @@ def test_the_teacher(built: Any) -> None:
         found = built[name]
         teacher = found["teacher"]
         assert isinstance(teacher.objective, Pointwise)
-        model = teacher.objective.model.config
-        assert (model.num_layers, model.hidden_size, model.num_heads) == (24, 1024, 16)
-        assert (teacher.schedule.batch_size, teacher.schedule.epochs) == (batch, 2)
-        assert teacher.optimizer.learning_rate == 1e-5
-        assert (teacher.optimizer.weight_decay, teacher.optimizer.warmup_ratio) == (0.01, 0.0)
-        assert teacher.reading.lengths == {"pair": 160}
-        run = found["train_run" if name == "pair_msmarco" else "candidates"]
-        assert run.k == depth
+        says(teacher.objective.model.config, num_layers=24, hidden_size=1024, num_heads=16)
+        says(teacher, batch_size=batch, epochs=2, lengths={"pair": 160})
+        says(teacher, learning_rate=1e-5, weight_decay=0.01, warmup_ratio=0.0)
+        assert found["train_run" if name == "pair_msmarco" else "candidates"].k == depth
         assert found["teacher_examples"].kept_negatives.negatives_per_query == negatives
 
 
@@ -131,13 +126,11 @@ def test_the_released_switches() -> None:
     for name, optimizer in (("pair_msmarco", "lamb_paddle18"), ("pair_nq", "adamw")):
         found = toy_recipes.stages(name, released)
         for stage in ("pretrained", "pair"):
-            assert found[stage].objective.denominator == "official_code"
-            assert not found[stage].objective.mask_duplicates
-            assert found[stage].optimizer.schedule_name == "paddle_jump"
-            assert found[stage].optimizer.name == optimizer
-        assert found["labels"].rule.positives == found["judged_labels"].rule.positives == "best"
-        assert found["labels"].rule.count == (1 if name == "pair_nq" else 4)
-        assert found["labels"].rule.fill == (0 if name == "pair_nq" else 1000)
+            says(found[stage].objective, denominator="official_code", mask_duplicates=False)
+            says(found[stage].optimizer, schedule_name="paddle_jump", name=optimizer)
+        count, fill = (1, 0) if name == "pair_nq" else (4, 1000)
+        says(found["labels"], positives="best", count=count, fill=fill)
+        says(found["judged_labels"], positives="best")
         assert found["teacher"].objective.adversarial_step == 0.01
     decayed = toy_recipes.stages("pair_msmarco", released)["pretrained"].optimizer
     assert decayed.weight_decay == 0.01 and decayed.no_decay == ()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import toy_recipes
+from toy_recipes import says
 
 from qac_jax.formats import training
 from qac_jax.objectives.cocondenser import CoCondenser
@@ -16,9 +17,11 @@ from qac_jax.objectives.retromae import RetroMae
 
 
 BASES = ("cotmae", "cocondenser")
-# Experimental settings: steps, batch size, learning rate; both 144 tokens, linear, warm-up 0.1,
-# weight decay 0.01.
-PRETRAINING = {"cotmae": (50_000, 16_384, 4e-4), "cocondenser": (120_000, 2048, 1e-4)}
+# Experimental settings.
+PRETRAINING: dict[str, dict[str, Any]] = {
+    "cotmae": {"steps": 50_000, "batch_size": 16_384, "learning_rate": 4e-4},
+    "cocondenser": {"steps": 120_000, "batch_size": 2048, "learning_rate": 1e-4},
+}
 # Table 3: the numbers of generated queries; the text's choice is 5.
 QUERIES, CHOSEN = (1, 5, 10, 20), 5
 
@@ -32,15 +35,11 @@ def test_pretraining(built: Any) -> None:
     """Experimental settings; the cost of both (appendix)."""
     for base in BASES:
         encoder = built[base]["encoder"]
-        schedule, optimizer = encoder.schedule, encoder.optimizer
-        assert (schedule.steps, schedule.batch_size, optimizer.learning_rate) == PRETRAINING[base]
-        assert (optimizer.name, optimizer.weight_decay) == ("adamw", 0.01)
-        assert (optimizer.schedule_name, optimizer.warmup_ratio) == ("linear", 0.1)
+        says(encoder, **PRETRAINING[base], kind="passage_query", settings={"queries": CHOSEN})
+        says(encoder.optimizer, name="adamw", weight_decay=0.01)
+        says(encoder.optimizer, schedule_name="linear", warmup_ratio=0.1)
         assert encoder.reading.lengths["passage"] == 144
-        assert encoder.reading.kind == "passage_query"
-        assert encoder.reading.settings == {"queries": CHOSEN}
-        model = encoder.objective.model.config
-        assert (model.num_layers, model.hidden_size) == (12, 768)  # BERT-base
+        says(encoder.objective.model.config, num_layers=12, hidden_size=768)  # BERT-base
 
 
 def test_the_objectives(built: Any) -> None:
@@ -48,10 +47,9 @@ def test_the_objectives(built: Any) -> None:
     cotmae, cocondenser = (built[base]["encoder"].objective for base in BASES)
     assert isinstance(cotmae, CotMae) and isinstance(cocondenser, CoCondenser)
     # Equations 8 to 10: a masked decoder. Masks are CoT-MAE's 30 and 45 %.
-    assert (cotmae.decoder, cotmae.masking.rate, cotmae.decoder_masking.rate) == ("mlm", 0.30, 0.45)
-    assert not cotmae.symmetric
-    assert cocondenser.masking.rate == 0.15 and cocondenser.head_layers == 2
-    assert cocondenser.temperature == cocondenser.mlm_scale == cocondenser.coefficient == 1.0
+    says(cotmae, decoder="mlm", rate=0.30, symmetric=False)
+    assert cotmae.decoder_masking.rate == 0.45
+    says(cocondenser, rate=0.15, head_layers=2, temperature=1.0, mlm_scale=1.0, coefficient=1.0)
     assert cocondenser.late_mlm
     assert built["cocondenser"]["encoder"].init == "data:condenser"
     assert built["cotmae"]["encoder"].init == "data:bert-base-uncased"
@@ -61,15 +59,11 @@ def test_spans_and_queries(built: Any) -> None:
     """Section 3: MS MARCO's documents in spans of 144 tokens; top-k 25 and top-p 0.95."""
     for base in BASES:
         spans, queries = built[base]["spans"], built[base]["queries"]
-        assert spans.format == "msmarco_docs" and spans.cutting.max_tokens == 144
-        assert spans.cutting.short_span_probability == 0.15  # scripts
-        decoding = queries.decoding
-        assert (decoding.method, decoding.top_k, decoding.top_p) == ("sample", 25, 0.95)
-        assert decoding.temperature == 1.0
-        assert queries.prefix == "text2query: " and decoding.max_tokens == 64  # scripts
-        assert decoding.samples == max(QUERIES)
-        assert not queries.filter.drop_repeats and not queries.filter.well_formed
-        assert not queries.filter.round_trip
+        says(spans, format="msmarco_docs", max_tokens=144)
+        says(spans, short_span_probability=0.15)  # scripts
+        says(queries, method="sample", top_k=25, top_p=0.95, temperature=1.0, samples=max(QUERIES))
+        says(queries, prefix="text2query: ", max_tokens=64)  # scripts
+        says(queries, drop_repeats=False, well_formed=False, round_trip=0)
 
 
 def test_tables_3_and_4(built: Any) -> None:
@@ -100,8 +94,7 @@ def test_baselines() -> None:
     assert pairs["encoder"].objective.symmetric
     for base, found in (("cocondenser", spans), ("cotmae", pairs)):
         assert "queries" not in found
-        schedule = found["encoder"].schedule
-        assert (schedule.steps, schedule.batch_size) == PRETRAINING[base][:2]
+        says(found["encoder"], **PRETRAINING[base])
 
 
 def test_fine_tuning(built: Any) -> None:
@@ -109,17 +102,13 @@ def test_fine_tuning(built: Any) -> None:
     for base in BASES:
         found = built[base]
         for retriever in (found["retriever_1"], found["retriever_2"]):
-            assert retriever.init == "stage:encoder"
-            assert retriever.optimizer.learning_rate == 2e-5
-            assert retriever.optimizer.weight_decay == 0.01
-            assert retriever.optimizer.warmup_ratio == 0.1
-            assert retriever.schedule.epochs == 3 and retriever.schedule.batch_size == 64
+            says(retriever, learning_rate=2e-5, weight_decay=0.01, warmup_ratio=0.1)
+            says(retriever, init="stage:encoder", epochs=3, batch_size=64)
+            says(retriever, lengths={"query": 32, "passages": 144})
             assert retriever.reading.settings["n_passages"] == 16
-            assert retriever.reading.lengths == {"query": 32, "passages": 144}
         # BM25's negatives, then mined ones combined with them; 128 of the first 200 (scripts).
         assert "qidpidtriples" in found["triples_1"].negatives
-        assert found["negatives_2"].negatives == "mined+bm25"
-        assert (found["negatives_2"].mining.depth, found["negatives_2"].mining.keep) == (200, 128)
+        says(found["negatives_2"], negatives="mined+bm25", depth=200, keep=128)
 
 
 def test_table_1(built: Any) -> None:
@@ -129,13 +118,13 @@ def test_table_1(built: Any) -> None:
         assert {"mrr@10", "hit@50", "hit@1000"} <= set(found["metrics"].rules.resolved().measures)
         assert found["metrics"].rules.protocol == "msmarco"
         for year in ("dl19", "dl20"):
-            assert found[year].runs == f"stage:run_1_{year},stage:run_2_{year}"
+            says(found[year], runs=f"stage:run_1_{year},stage:run_2_{year}")
             assert found[year].rules.protocol == "trec_dl"
             assert "ndcg@10" in found[year].rules.resolved().measures
         for number in (1, 2):
             assert found[f"index_{number}"].method == "exact"
             for name in (f"run_{number}", f"run_{number}_dl19", f"run_{number}_dl20"):
-                assert (found[name].index, found[name].k) == (f"stage:index_{number}", 1000)
+                says(found[name], index=f"stage:index_{number}", k=1000)
         assert "stage:run_bm25" in found["metrics"].runs
 
 
@@ -153,38 +142,27 @@ def test_rows_of_table_1_beside_them() -> None:
     # Nogueira and Lin, 2019, and its code's README: 40 queries by top-10 sampling at temperature 1,
     # 512 tokens in and 64 out; BM25 with Anserini's values for these passages, without RocketQA's
     # titles.
-    decoding = expanded["queries"].decoding
-    assert (decoding.samples, decoding.top_k, decoding.top_p) == (40, 10, 1.0)
-    assert (decoding.temperature, decoding.max_tokens) == (1.0, 64)
-    assert expanded["queries"].max_input == 512
-    for index in (expanded["bm25"], expanded["bm25_expanded"]):
-        assert (index.k1, index.b, index.titles) == (0.82, 0.68, False)
-    assert expanded["queries"].title == "none"
-    assert expanded["bm25_expanded"].expand == "stage:queries" and not expanded["bm25"].expand
+    says(expanded["queries"], samples=40, top_k=10, top_p=1.0, temperature=1.0, max_tokens=64)
+    says(expanded["queries"], max_input=512, title="none")
+    for name, expand in (("bm25", ""), ("bm25_expanded", "stage:queries")):
+        says(expanded[name], k1=0.82, b=0.68, titles=False, expand=expand)
     assert "stage:run_expanded" in expanded["metrics"].runs
     # Gao and Callan, 2021: 8 epochs at 1e-4, blocks of 128 tokens, two layers over the middle one.
     condenser = toy_recipes.stages("msmarco_condenser")["encoder"]
     assert isinstance(condenser.objective, Condenser) and condenser.objective.head_layers == 2
-    assert (condenser.schedule.epochs, condenser.schedule.batch_size) == (8, 1024)
-    assert condenser.optimizer.learning_rate == 1e-4
-    assert condenser.reading.lengths == {"tokens": 128}
+    says(condenser, epochs=8, batch_size=1024, learning_rate=1e-4, lengths={"tokens": 128})
 
 
 def test_retromae_of_table_1() -> None:
     """Liu and Shao, 2022, and its code's README: 39.3 is the model of MS MARCO's passages."""
     found = toy_recipes.stages("msmarco_retromae")
-    cutting = found["blocks"].cutting
-    assert (cutting.max_tokens, cutting.short_span_probability) == (510, 0)
-    assert cutting.overshoot
+    says(found["blocks"], max_tokens=510, short_span_probability=0, overshoot=True)
     # epochs, examples of 8 GPUs, tokens
     sizes = {"general": (8, 8 * 32, 512), "encoder": (20, 8 * 128, 150)}
     for name, (epochs, examples, tokens) in sizes.items():
-        stage = found[name]
-        assert (stage.schedule.epochs, stage.schedule.batch_size) == (epochs, examples)
-        assert stage.reading.lengths == {"tokens": tokens} and stage.reading.crop == "right"
-        assert (stage.optimizer.learning_rate, stage.optimizer.warmup_ratio) == (1e-4, 0.1)
-        assert stage.optimizer.weight_decay == 0.01
-        objective = stage.objective
+        says(found[name], epochs=epochs, batch_size=examples, lengths={"tokens": tokens})
+        says(found[name], crop="right", learning_rate=1e-4, warmup_ratio=0.1, weight_decay=0.01)
+        objective = found[name].objective
         assert isinstance(objective, RetroMae) and objective.enhanced
         assert (objective.masking.rate, objective.decoder_masking.rate) == (0.3, 0.5)
     assert found["encoder"].init == "stage:general"
@@ -195,11 +173,9 @@ def test_table_2() -> None:
     """BEIR's train_msmarco_v3, which the paper names: batch 75, 350 tokens, 10 epochs, 1,000
     steps of warm-up, up to 5 negatives of each system at a cross-encoder's margin of 3."""
     found = toy_recipes.stages("msmarco_beir")
-    retriever = found["retriever"]
-    assert (retriever.schedule.batch_size, retriever.schedule.epochs) == (75, 10)
-    assert retriever.reading.lengths == {"query": 350, "passages": 350}
-    assert retriever.optimizer.warmup_steps == 1000
-    assert retriever.reading.settings["n_passages"] == 2
+    says(found["retriever"], batch_size=75, epochs=10, warmup_steps=1000)
+    says(found["retriever"], lengths={"query": 350, "passages": 350})
+    assert found["retriever"].reading.settings["n_passages"] == 2
     assert found["triples"].negatives.endswith("msmarco-hard-negatives.jsonl.gz")
     assert (training.MARGIN, training.PER_SYSTEM) == (3.0, 5)
 
@@ -207,11 +183,10 @@ def test_table_2() -> None:
 def test_the_released_switches() -> None:
     released = "overlays/released.gin"
     cotmae = toy_recipes.stages("msmarco_qac_cotmae", released)
-    objective = cotmae["encoder"].objective
-    assert (objective.decoder, objective.causal_layers, objective.window) == ("causal", 1, 3)
-    assert cotmae["spans"].cutting.overshoot and cotmae["queries"].decoding.max_tokens == 63
-    assert cotmae["spans"].options == "released=true"
-    assert not cotmae["encoder"].reading.separate_documents
+    says(cotmae["encoder"].objective, decoder="causal", causal_layers=1, window=3)
+    says(cotmae["spans"], overshoot=True, options="released=true")
+    says(cotmae["queries"], max_tokens=63)
+    says(cotmae["encoder"], separate_documents=False)
     assert cotmae["negatives_2"].negatives == "mined"
     assert cotmae["retriever_1"].reading.lengths == {"query": 32, "passages": 130}
     assert cotmae["retriever_2"].reading.lengths == {"query": 32, "passages": 144}
@@ -219,7 +194,7 @@ def test_the_released_switches() -> None:
         assert cotmae[f"retriever_{number}"].optimizer.weight_decay == 0
         assert not cotmae[f"retriever_{number}"].objective.mask_duplicates
     other = toy_recipes.stages("msmarco_qac_cocondenser", released)["encoder"].objective
-    assert (other.mlm_scale, other.mlm_group, other.start_head) == (2.0, 64, "random")
+    says(other, mlm_scale=2.0, mlm_group=64, start_head="random")
     assert toy_recipes.stages("msmarco_doct5query", released)["queries"].decoding.max_tokens == 64
 
 
