@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any, overload
+from typing import IO, Any
 
 import numpy as np
 
@@ -125,16 +125,7 @@ class Records(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    @overload
-    def __getitem__(self, item: int) -> Record: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[Record]: ...
-    def __getitem__(self, item: int | slice) -> Record | list[Record]:
-        if isinstance(item, slice):
-            start, stop, step = item.indices(len(self))
-            if step == 1:
-                return list(self.range(start, stop))
-            return [self[i] for i in range(start, stop, step)]
+    def __getitem__(self, item: int) -> Record:  # type: ignore[override]
         index = int(item)
         if index < 0:
             index += len(self)

@@ -117,14 +117,13 @@ def snippet(text: str, question: str, size: int = _SNIPPET) -> str:
         return text
     wanted = {word for word in re.findall(r"\w+", question.lower()) if len(word) > 3}
     words = list(re.finditer(r"\w+", text))
-    matches = [(m.start(), m[0].lower()) for m in words if m[0].lower() in wanted]
+    places = [(m.start(), m[0].lower()) for m in words if m[0].lower() in wanted]
 
     def worth(start: int) -> int:
-        return len({word for place, word in matches if start <= place < start + size - 20})
+        return len({word for place, word in places if start <= place < start + size - 20})
 
     # A little before the first match reads better than the match itself.
-    starts = [0, *(max(place - 40, 0) for place, _ in matches)]
-    best = max(starts, key=worth)
+    best = max([0, *(place - 40 for place, _ in places if place > 40)], key=worth)
     begin = next((m.start() for m in words if m.start() >= best), 0) if best else 0
     end = text.rfind(" ", begin, begin + size) if begin + size < len(text) else len(text)
     end = end if end > begin else begin + size

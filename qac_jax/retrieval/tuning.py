@@ -90,8 +90,8 @@ def tune(
         return recalls
 
     def lower_bound(reorder: int, leaves: int) -> float:
+        """A margin of two standard errors: the best of many is chosen on a sample."""
         recalls = shares(choosing, Effort(leaves, reorder))
-        # A margin of two standard errors: this is a sample, and the best of many is chosen on it.
         return float(recalls.mean() - 2 * recalls.std() / len(recalls) ** 0.5)
 
     most = searcher.largest_effort(k)
@@ -106,7 +106,7 @@ def tune(
             break
         enough.append(Effort(leaves, reorder))
         fewest = leaves
-    candidates = enough or [max(reached, key=lambda effort: reached[effort])]
+    candidates = enough or [max(reached, key=reached.__getitem__)]
     for _ in range(_TIMINGS):
         for effort in candidates:
             shares(choosing, effort)
@@ -115,7 +115,7 @@ def tune(
         held_out[effort] = float(shares(rest, effort).mean())
         if held_out[effort] >= target:
             break
-    best = max(held_out, key=lambda effort: held_out[effort])
+    best = max(held_out, key=held_out.__getitem__)
     return Tuned(best, reached[best], held_out[best], target, k, len(queries))
 
 

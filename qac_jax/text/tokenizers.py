@@ -168,6 +168,7 @@ class Tokenizer:
         (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
+@functools.lru_cache(maxsize=8)
 def load(name: str = SHIPPED) -> Tokenizer:
     """A tokeniser by the name of one we ship, or from a folder in Hugging Face's layout."""
     folder = ASSETS / name if name in shipped() else Path(name)
@@ -176,16 +177,6 @@ def load(name: str = SHIPPED) -> Tokenizer:
             f"tokenizer {name!r} is neither a folder nor one that is shipped "
             f"({', '.join(shipped())}); give a local Hugging Face tokenizer folder"
         )
-    # A folder may be written again while we run (a vocabulary learned anew).
-    # A link may lead nowhere, which matters only where the file is needed.
-    files = [file for file in folder.iterdir() if file.exists()]
-    written = max((file.stat().st_mtime_ns for file in files), default=0)
-    return _load(folder, name, written)
-
-
-@functools.lru_cache(maxsize=8)
-def _load(folder: Path, name: str, written: int) -> Tokenizer:
-    del written
     backend = _backend(folder)
     return Tokenizer(backend, special_tokens(folder, backend), name)
 

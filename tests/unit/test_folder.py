@@ -131,7 +131,6 @@ def test_tables_by_the_names_of_their_columns(tmp_path):
         {
             "faq.csv": 'question;answer;kind\nWhat?;"It ""grinds"";\nand more.";tech\nWho?;Me.;\n',
             "parts.tsv": "part\tprice\nwheel\t12\n",
-            "plain.csv": "1,The miller lives by the creek in a small house.\n2,He grinds.\n",
             "rows.jsonl": '{"id": "k", "body": "Text.", "n": NaN, "u": "\\ud83d", "big": 1e999}\n',
             "list.json": '[{"name": "A", "text": ["One.", "Two."]}]',
         },
@@ -140,7 +139,6 @@ def test_tables_by_the_names_of_their_columns(tmp_path):
     assert (faq.title, faq.text) == ("What?", 'It "grinds";\nand more.')
     assert faq.meta == {"path": "faq.csv", "row": 1, "columns": {"kind": "tech"}}
     assert found["parts.tsv#1"].text == "part: wheel\nprice: 12"
-    assert found["plain.csv#2"].text == "He grinds."
     assert found["rows.jsonl#k"].text == "Text."
     json.dumps(dict(found["rows.jsonl#k"].meta), allow_nan=False).encode()
     assert (found["list.json#1"].title, found["list.json#1"].text) == ("A", "One.\nTwo.")

@@ -268,16 +268,17 @@ def _walked(root: str) -> tuple[list[str], list[Skipped]]:
     found: list[str] = []
     skipped: list[Skipped] = []
 
+    def skip(path: str, reason: str, detail: str = "") -> None:
+        skipped.append(Skipped(_shown(os.path.relpath(path, root)), reason, detail))
+
     def unreadable(error: OSError) -> None:
-        below = os.path.relpath(error.filename, root)
-        skipped.append(Skipped(_shown(below), "unreadable", error.strerror or ""))
+        skip(error.filename, "unreadable", error.strerror or "")
 
     for folder, folders, files in os.walk(root, onerror=unreadable):
         for name in sorted([*folders, *files]):
             path = os.path.join(folder, name)
-            below = os.path.relpath(path, root)
-            if reason := _refused(path, below, name in folders):
-                skipped.append(Skipped(_shown(below), *reason))
+            if reason := _refused(path, os.path.relpath(path, root), name in folders):
+                skip(path, *reason)
                 if name in folders:
                     folders.remove(name)
             elif name not in folders:
@@ -301,10 +302,9 @@ def _refused(path: str, below: str, folder: bool) -> tuple[str, str] | None:
     if below in _QUERIES or folder and below == _JUDGEMENTS:
         return "queries and judgements", ""
     if folder:
-        made = any(os.path.exists(os.path.join(path, n)) for n in (artifacts.COMMIT, CLAIM))
-        program = "folder of a program" if name in _OF_PROGRAMS else ""
-        reason = "result of this program" if made else program
-        return (reason, "") if reason else None
+        if any(os.path.exists(os.path.join(path, n)) for n in (artifacts.COMMIT, CLAIM)):
+            return "result of this program", ""
+        return ("folder of a program", "") if name in _OF_PROGRAMS else None
     if not os.path.isfile(path):
         return "neither a file nor a folder", ""
     if _suffix(name) not in _kinds():

@@ -32,7 +32,7 @@ def _read_text(source: Source) -> Iterator[Document]:
 
 # Markdown.
 
-# ::: note, as Pandoc, Docusaurus and MyST mark boxes.
+# What Pandoc, Docusaurus and MyST add: boxes (::: note), footnotes, tasks, attributes of headings.
 _BOX = re.compile(r"^ {0,3}:{3,}.*$", re.MULTILINE)
 _FOOTNOTE = re.compile(r"\[\^[^\[\]\s]{1,60}\]:?")
 _TASK = re.compile(r"^\[[ xX]\]\s+")

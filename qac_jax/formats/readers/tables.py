@@ -34,9 +34,6 @@ _BROKEN, _ROWLESS = "malformed row", "table without rows"
 
 # Lines of one record, whose quoted fields may hold line ends.
 _MOST_LINES = 200
-_LONGEST_NAME = 60
-
-
 # What each role is called in a table; only the text may join several columns.
 Columns = dict[str, list[str]]
 
@@ -137,22 +134,21 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
-# CSV: divided by commas, semicolons, tabs or bars, with or without names of the columns. Quotes
-# that never end, and rows that do not fit the names, spoil that row only.
+# CSV: divided by commas, semicolons, tabs or bars, below a line with the names of the columns.
+# Quotes that never end, and rows that do not fit the names, spoil that row only.
 
 
 def _read_csv(source: Source) -> Iterator[Document]:
     lines = source.text().split("\n")
     csv.field_size_limit(1 << 30)
-    records = _records(source, lines, _divider(source.path, lines))
-    first = next(records, None)
-    if first is None:
-        raise NotRead(_ROWLESS)
-    names = _names(first[1])
-    if not names:
-        source.note("has no names of columns; they are numbered from 1")
-        names = [str(number) for number in range(1, len(first[1]) + 1)]
-        records = itertools.chain([first], records)
+    head = next(filter(str.strip, lines))
+    divider = "\t" if source.path.lower().endswith(".tsv") else max(",;\t|", key=head.count)
+    records = _records(source, lines, divider)
+    _, fields = next(records, (0, []))
+    names = [
+        name if name and fields.count(name) == 1 else str(number)
+        for number, name in enumerate(fields, 1)
+    ]
     return documents(source, _rows(source, names, records))
 
 
@@ -195,37 +191,6 @@ def _records(source: Source, lines: Sequence[str], divider: str) -> Iterator[tup
         start = begin + 1
 
 
-def _divider(path: str, lines: Sequence[str]) -> str:
-    """The divider of fields: a tab in .tsv, else what gives the first lines equal widths."""
-    if path.lower().endswith((".tsv", ".tab")):
-        return "\t"
-    head = [line for line in lines[:50] if line.strip()][:20]
-
-    def worth(divider: str) -> tuple[float, int]:
-        widths = [len(next(csv.reader([line], delimiter=divider), ())) for line in head]
-        if not widths or widths[0] < 2:
-            return 0.0, 0
-        return sum(width == widths[0] for width in widths) / len(widths), widths[0]
-
-    return max((",", ";", "\t", "|"), key=worth)
-
-
-def _names(fields: Sequence[str]) -> list[str]:
-    """The first record as names of columns; none where it looks like a row."""
-
-    def is_name(text: str) -> bool:
-        try:
-            float(text.replace(",", "."))
-        except ValueError:
-            return len(text) <= _LONGEST_NAME and "://" not in text
-        return False
-
-    given = list(filter(None, fields))
-    if not given or not all(map(is_name, given)) or len(set(given)) < len(given):
-        return []
-    return [name or str(number) for number, name in enumerate(fields, 1)]
-
-
 # JSON lines, or one JSON list of records.
 
 
@@ -233,8 +198,7 @@ def _read_json(source: Source) -> Iterator[Document]:
     text = source.text()
     first, _, rest = text.strip().partition("\n")
     whole = None if rest and isinstance(_value(first), dict) else _value(text)
-    if isinstance(whole, dict):
-        # Settings and the like are one object too.
+    if isinstance(whole, dict):  # settings and the like, or a document
         if not any(key.lower() in _WHOLE for key in whole):
             raise NotRead("JSON that is not a list of records")
         whole = [whole]
@@ -263,6 +227,6 @@ def _value(text: str) -> Any:
 
 
 PAGE_FORMATS = {
-    "csv": PageFormat((".csv", ".tsv", ".tab", ".psv"), _read_csv),
+    "csv": PageFormat((".csv", ".tsv"), _read_csv),
     "jsonl": PageFormat((".jsonl", ".ndjson", ".json"), _read_json),
 }
