@@ -65,6 +65,7 @@ class Options:
 
 
 DEFAULT = Options()
+_OLD = {"gamma": "weight", "beta": "bias"}
 Kind = TypeVar("Kind", bound=Architecture)
 
 
@@ -84,9 +85,7 @@ class Files(Generic[Kind]):
         """The tensors of the network by itself."""
         return self.config.table(self.encoder, self.model)
 
-    def fitted(
-        self, module: nn.Module, table: Table, options: Options, **more: np.ndarray
-    ) -> Loaded:
+    def fitted(self, module: nn.Module, table: Table, options: Options, **more: Any) -> Loaded:
         """A module, and its variables from the tensors, to which more may be added."""
         tensors, ignored = self.tensors | more, self.config.hf_ignored
         return module, fit(self.folder, module, table, tensors, options, ignored)
@@ -126,7 +125,9 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
     asked = {part: getattr(options, part, None) for part in parts}
     if odd := [part for part in PARTS if getattr(options, part) and part not in asked]:
         raise UserError(f"{cls.display_name} has no {odd[0]}; leave {odd[0]}=True out")
-    tensors = _usual_names(weights.read_folder(folder))
+    # LayerNorm's parameters were called gamma and beta once.
+    usual = partial(re.sub, r"(?<=LayerNorm\.)(gamma|beta)$", lambda m: _OLD[m[1]])
+    tensors = {usual(name): tensor for name, tensor in weights.read_folder(folder).items()}
     encoder = _encoder_prefix(folder, cls, tensors)
     model = next((encoder.removesuffix(b) for b in cls.hf_bases if encoder.endswith(b)), encoder)
     prefixes = {"encoder": encoder, "model": model}
@@ -140,7 +141,7 @@ def read(folder: Path, options: Options, base: type[Kind]) -> Files[Kind]:
         table = cls.from_hf(raw, **dict.fromkeys(asked, True)).table(encoder, model)
     copies = {n.format(**prefixes): of.format(**prefixes) for n, of in cls.hf_tied.items()}
     copies = {name: of for name, of in copies.items() if not name.startswith(unwanted)}
-    _drop_copies(folder, cls, tensors, copies, names(table))
+    _drop_copies(folder, tensors, copies, names(table))
     has = {
         part: cls.hf_has(part, raw, set(tensors), table) if wanted is None else wanted
         for part, wanted in asked.items()
@@ -154,20 +155,8 @@ def architecture_of(raw: dict[str, Any], folder: Path, base: type[Kind]) -> type
     """The architecture of a folder among those that are a `base`; others are refused by name."""
     if (found := reading(raw, base)) is not None:
         return found
-    wanted = "an encoder" if base is BackboneConfig else "a model"
-    raise UserError(
-        f"{folder} holds a {raw.get('model_type')!r} model; expected {wanted} of one of the types "
-        + ", ".join(model_types(base))
-    )
-
-
-_OLD = {"gamma": "weight", "beta": "bias"}
-
-
-def _usual_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """LayerNorm's parameters were called gamma and beta once."""
-    usual = partial(re.sub, r"(?<=LayerNorm\.)(gamma|beta)$", lambda m: _OLD[m[1]])
-    return {usual(name): tensor for name, tensor in tensors.items()}
+    types = ", ".join(model_types(base))
+    raise UserError(f"{folder} holds a {raw.get('model_type')!r} model; expected one of {types}")
 
 
 def _encoder_prefix(folder: Path, cls: type[Architecture], tensors: Mapping[str, Any]) -> str:
@@ -178,20 +167,13 @@ def _encoder_prefix(folder: Path, cls: type[Architecture], tensors: Mapping[str,
     prefixes = sorted(name.removesuffix(words) for name in tensors if name.endswith(words))
     if len(prefixes) != 1:
         several = ", ".join(map(repr, prefixes))
-        raise UserError(
-            f"the weights of {folder} hold several encoders, with prefixes {several}; keep one"
-            if prefixes
-            else f"the weights of {folder} hold no {cls.display_name}: no name ends in {words}"
-        )
+        found = f"several encoders, with prefixes {several}" if prefixes else "none"
+        raise UserError(f"the weights of {folder} hold {found}; keep one {cls.display_name}")
     return prefixes[0]
 
 
 def _drop_copies(
-    folder: Path,
-    cls: type[Architecture],
-    tensors: dict[str, np.ndarray],
-    copies: Mapping[str, str],
-    parameters: set[str],
+    folder: Path, tensors: dict[str, np.ndarray], copies: Mapping[str, str], parameters: set[str]
 ) -> None:
     """Removes tensors that repeat others (tied weights), if they do."""
     for name, original in copies.items():
@@ -202,11 +184,10 @@ def _drop_copies(
             continue  # it may be a parameter of its own
         if original in tensors and not same:
             raise UserError(
-                f"{name} of {folder} differs from {original}, but here they are one parameter; "
-                f"untied output embeddings of {cls.display_name} are not supported"
+                f"{name} of {folder} differs from {original}; untied output embeddings of this "
+                "architecture are not supported"
             )
-        tensors.setdefault(original, tensors[name])
-        del tensors[name]
+        tensors.setdefault(original, tensors.pop(name))
 
 
 def saved_table(config: Architecture) -> Table:
@@ -263,11 +244,10 @@ def loop_params(variables: Mapping[str, Any]) -> Any:
 
 def _unbox(tree: Any) -> Any:
     """Values without names of axes; unlike Flax's unbox it constrains nothing under a mesh."""
-
-    def boxed(x: Any) -> bool:
-        return isinstance(x, nn.Partitioned)
-
-    return jax.tree.map(lambda x: x.value if boxed(x) else x, tree, is_leaf=boxed)
+    box = nn.Partitioned
+    return jax.tree.map(
+        lambda x: x.value if isinstance(x, box) else x, tree, is_leaf=lambda x: isinstance(x, box)
+    )
 
 
 def new_parameters(module: nn.Module, seed: int = 0, *, abstract: bool = False) -> Any:
@@ -280,11 +260,9 @@ def _account(source: Path, verb: str, odd: set[str], allowed: Iterable[str], opt
     """Refuses odd names that are not allowed, and tells of those that are."""
     refused = sorted(name for name in odd if not _matches(name, allowed))
     if refused:
-        expected = "that no parameter takes" if verb == "hold" else "that the model needs"
-        count = f"{len(refused)} tensor" + "s" * (len(refused) > 1)
         raise UserError(
-            f"the weights of {source} {verb} {count} {expected}: {', '.join(refused[:8])}; "
-            f"name them (patterns such as 'cls.*') in {option} if that is intended"
+            f"the weights of {source} {verb} {len(refused)} tensor(s) unlike the model: "
+            f"{', '.join(refused[:8])}; name them (as 'cls.*') in {option} if that is intended"
         )
     if odd:
         word = "not used" if verb == "hold" else "missing, started anew"

@@ -109,8 +109,7 @@ def as_dual_encoder(
 
 
 def texts_read_by(place: str | os.PathLike[str], texts: Texts) -> Texts:
-    """Settings of texts with title, query_prompt and passage_prompt of a retriever; of a bare
-    encoder as they are."""
+    """Settings of texts with a retriever's title and prompts; of a bare encoder as they are."""
     module, _ = load(place)
     if not isinstance(module, DualEncoder):
         return texts
@@ -138,10 +137,9 @@ def save(
     """Writes a model folder that transformers loads, whole or not at all.
 
     tokenizer: a folder whose tokenizer files are copied. max_length: where sentence-transformers
-    is to cut texts (DualEncoder). heads: written beside the model. A DualEncoder with two towers
-    becomes a folder with two, `query` and `passage`. dtype "float16" halves the files; whoever
-    loads them computes in float32 all the same. encoder: a pointer-generator's is left out, as it
-    is that of this model that ships.
+    is to cut texts (DualEncoder). heads: written beside the model. dtype "float16" halves the
+    files, whose loaders compute in float32 all the same. encoder: a pointer-generator's is left
+    out, as it is that of this model that ships.
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype={dtype!r} is not known; {nearest(dtype, DTYPES)}")
@@ -151,22 +149,21 @@ def save(
     if dtype == "float16":
         params = jax.tree.map(weights.halved, params)
     with _new_folder(Path(folder)) as path:
-        places = [path]
+        towers = {"encoder": path}
         if isinstance(module, DualEncoder):
             config = module.config
-            towers = {"encoder": path} if config.tied else {side: path / side for side in SIDES}
+            if not config.tied:
+                towers = {side: path / side for side in SIDES}
+                sentence_transformers.save_router(path, config)
             for name, place in towers.items():
                 place.mkdir(exist_ok=True)
                 tower = params[name]
                 sentence_transformers.save_tied(place, config, tower, max_length, lowercase)
-            if not config.tied:
-                sentence_transformers.save_router(path, config)
-            places = list(towers.values())
         elif isinstance(module, CrossEncoder):
             backbones.save_cross_encoder(path, module, params)
         else:
             _save_backbone(path, module, params, encoder)
-        for file, place in itertools.product(sources, places):
+        for file, place in itertools.product(sources, towers.values()):
             names.refuse_foreign_link(file)
             shutil.copyfile(file, place / file.name)
         if heads:
@@ -174,7 +171,7 @@ def save(
     return Path(folder)
 
 
-def _save_backbone(path: Path, module: nn.Module, params: Mapping, encoder: str = "") -> None:
+def _save_backbone(path: Path, module: nn.Module, params: Mapping, encoder: str) -> None:
     config = backbone.of_module(module)
     if config is None:
         raise UserError(f"a {type(module).__name__} has no Hugging Face form")
@@ -190,16 +187,14 @@ def _save_backbone(path: Path, module: nn.Module, params: Mapping, encoder: str 
 def _tokenizer_files(folder: Path) -> list[Path]:
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if not files:
-        raise UserError(
-            f"{folder} holds no tokenizer; expected at least one of {', '.join(TOKENIZER_FILES)}"
-        )
+        raise UserError(f"{folder} has no tokenizer; expected one of {', '.join(TOKENIZER_FILES)}")
     return files
 
 
 @contextlib.contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
     """A folder beside the target that takes its place when all went well."""
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} exists and is not empty; choose another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")

@@ -1,8 +1,7 @@
 """Dual encoders as sentence-transformers folders, read and written.
 
-Such a folder is a model folder with a list of modules beside it. A dual
-encoder with two towers is two such folders, `query` and `passage`, in one, whose own list is a
-router between them.
+Such a folder is a model folder with a list of modules beside it. One with two towers holds two,
+`query` and `passage`, and its own list is a router between them.
 """
 
 import dataclasses
@@ -11,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qac_jax import progress
 from qac_jax.errors import UserError
 from qac_jax.hub import backbones, weights
 from qac_jax.models.backbone import Table, dense, under
@@ -43,7 +41,6 @@ _ACTIVATIONS = {
     "gelu": "torch.nn.modules.activation.GELU",
     "silu": "torch.nn.modules.activation.SiLU",
 }
-_VECTOR = "sentence_embedding"
 _CLASSES = "sentence_transformers.models"  # what modules.json calls them in, in all versions
 
 
@@ -55,8 +52,7 @@ class Part(NamedTuple):
 
 
 def listed(folder: Path) -> list[Part]:
-    file = folder / MODULES
-    with weights.sound(file):
+    with weights.sound(file := folder / MODULES):
         entries = json.loads(file.read_text("utf-8"))
         return [_part(file, entry["type"], entry["path"]) for entry in entries]
 
@@ -84,17 +80,11 @@ def _route(folder: Path, router: Part, side: str) -> list[Part]:
         file = place / _ROUTERS["Asym"]
     with weights.sound(file):
         raw = weights.read_json(file)
-        routes = raw["structure"]
-        route = next((name for name in ROUTES[side] if name in routes), None)
-        if route is None:
-            raise UserError(
-                f"{file} has the routes {', '.join(routes)}; expected 'query' and one of "
-                + ", ".join(map(repr, ROUTES["passage"]))
-            )
-        return [_part(file, raw["types"][n], Path(router.place, n)) for n in routes[route]]
+        routes = [route for name, route in raw["structure"].items() if name in ROUTES[side]]
+        return [_part(file, raw["types"][n], Path(router.place, n)) for n in routes[0]]
 
 
-def tower(folder: Path, parts: Sequence[Part]) -> dict[str, Path]:
+def _places(folder: Path, parts: Sequence[Part]) -> dict[str, Path]:
     """The folder of each kind of module; anything but the order of a tower is refused."""
     kinds = [part.kind for part in parts]
     usual = [kind for kind in _ORDER if kind in kinds]
@@ -106,9 +96,8 @@ def tower(folder: Path, parts: Sequence[Part]) -> dict[str, Path]:
     return {part.kind: folder / part.place for part in parts}
 
 
-def pooling_of(place: Path) -> dict[str, Any]:
+def _pooling_of(file: Path) -> dict[str, Any]:
     """Fields of a dual encoder that a Pooling says."""
-    file = place / "config.json"
     raw = weights.read_json(file)
     # "pooling_mode" since sentence-transformers 5.5, switches before.
     switched = [mode for mode, switch in _SWITCHES.items() if raw.get(switch)]
@@ -120,9 +109,8 @@ def pooling_of(place: Path) -> dict[str, Any]:
     return {"pooling": modes[0], "include_prompt": raw.get("include_prompt") is not False}
 
 
-def dense_of(place: Path) -> dict[str, Any]:
+def _dense_of(file: Path) -> dict[str, Any]:
     """Fields of a dual encoder that a Dense says."""
-    file = place / "config.json"
     raw = weights.read_json(file)
     names = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
     function = raw.get("activation_function", _ACTIVATIONS["tanh"])  # their default
@@ -140,8 +128,8 @@ def dense_of(place: Path) -> dict[str, Any]:
 
 
 def _of_vectors(raw: dict[str, Any]) -> bool:
-    ends = (raw.get("module_input_name"), raw.get("module_output_name"))
-    return all(name in (None, _VECTOR) for name in ends)
+    ends = {raw.get("module_input_name"), raw.get("module_output_name")}
+    return ends <= {None, "sentence_embedding"}
 
 
 SETTINGS = "config_sentence_transformers.json"
@@ -186,8 +174,6 @@ def load(folder: Path, options: backbones.Options) -> backbones.Loaded:
     routes = [of_side(folder, parts, side) for side in SIDES]
     if routes[0] == routes[1]:
         return _load_tower(folder, routes[0], options)
-    if both := [part.place for part in routes[0] if part in routes[1] and part.kind != NORMALIZE]:
-        progress.say(f"{folder}: both towers get a copy of their own of {', '.join(both)}")
     _check_tokenizers(folder)
     return pair(*(_load_tower(folder, route, options) for route in routes))
 
@@ -198,10 +184,7 @@ def _check_tokenizers(folder: Path) -> None:
         return
     query, passage = (tokenizers.load(str(place)).backend.get_vocab() for place in places)
     if query != passage:
-        raise UserError(
-            f"{folder} reads queries and passages with different tokenizers, which is not "
-            "supported; expected one vocabulary for both"
-        )
+        raise UserError(f"{folder} has two vocabularies; expected one for both towers")
 
 
 def pair(query: backbones.Loaded, passage: backbones.Loaded) -> backbones.Loaded:
@@ -215,12 +198,10 @@ def pair(query: backbones.Loaded, passage: backbones.Loaded) -> backbones.Loaded
     if dataclasses.replace(right.config, **same) != config:
         raise UserError(
             "the query and the passage encoder are built differently (shape, pooling or "
-            "normalisation), which is not supported; expected two of the same kind"
+            "normalisation); expected two of the same kind"
         )
-    towers = {
-        "query": left_variables["params"]["encoder"],
-        "passage": right_variables["params"]["encoder"],
-    }
+    both = zip(SIDES, (left_variables, right_variables), strict=True)
+    towers = {side: variables["params"]["encoder"] for side, variables in both}
     return DualEncoder(config, left.runtime), {"params": towers}
 
 
@@ -228,16 +209,16 @@ def _load_tower(
     folder: Path, parts: Sequence[Part], options: backbones.Options
 ) -> backbones.Loaded:
     """A dual encoder with one tower, which these modules of the folder compute."""
-    places = tower(folder, parts)
+    places = _places(folder, parts)
     files = backbones.read_encoder(places[TRANSFORMER], options)
-    fields = pooling_of(places[POOLING]) | _described(folder)
+    fields = _pooling_of(places[POOLING] / "config.json") | _described(folder)
     more: weights.Tensors = {}
     if place := places.get(NORMALIZE):
         file = place / "config.json"  # there since sentence-transformers 5.5
         if file.is_file() and not _of_vectors(weights.read_json(file)):
             raise UserError(f"{file} does not normalise the vector; only that is supported")
     if place := places.get(DENSE):
-        fields |= dense_of(place)
+        fields |= _dense_of(place / "config.json")
         more = {f"{_DENSE}{n}": t for n, t in weights.read_folder(place).items()}
     config = DualEncoderConfig(files.config, normalize=NORMALIZE in places, **fields)
     module = DualEncoder(config, options.runtime)
@@ -246,7 +227,7 @@ def _load_tower(
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """The settings of a folder."""
+    """Fields of a dual encoder that the settings of its folder say."""
     file = folder / SETTINGS
     settings = weights.read_json(file) if file.is_file() else {}
     with weights.sound(file):
@@ -255,10 +236,10 @@ def _described(folder: Path) -> dict[str, Any]:
         for name, value in read.items():
             if name != "title" and (type(value) is not int or value < 0):
                 raise ValueError(f"{name} = {value!r} is not a length")
-        return {"scale": float(settings.get("scale", 1.0)), **read, **_prompts(folder, settings)}
+        return {"scale": float(settings.get("scale", 1.0)), **read, **_prompts(settings)}
 
 
-def _prompts(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _prompts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Which prompts stand before texts of each side.
 
     Where there is none for either side, not even an empty one, both have the default one, as in
@@ -267,10 +248,7 @@ def _prompts(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     prompts = {str(name): str(text or "") for name, text in (settings.get("prompts") or {}).items()}
     default = settings.get("default_prompt_name") or ""
     if default and default not in prompts:
-        raise UserError(
-            f"{folder / SETTINGS} names the default prompt {default!r}, but its prompts are "
-            f"{', '.join(map(repr, prompts)) or 'none'}; add it, or take default_prompt_name out"
-        )
+        raise KeyError(f"there is no prompt {default!r}")
     found = {
         side: next((prompts[n] for n in names if prompts.get(n)), "")
         for side, names in ROUTES.items()
@@ -304,14 +282,15 @@ def save_tied(
     """
     table = backbones.saved_table(config.backbone)
     tensors = weights.tensors_of(_tower(config, table), tower)
-    dense = {n.removeprefix(_DENSE): t for n, t in tensors.items() if n.startswith(_DENSE)}
-    own = {n: t for n, t in tensors.items() if not n.startswith(_DENSE)}
-    weights.write_file(folder / weights.SAFETENSORS, own)
+    names = [name for name in tensors if name.startswith(_DENSE)]
+    dense = {name.removeprefix(_DENSE): tensors.pop(name) for name in names}
+    weights.write_file(folder / weights.SAFETENSORS, tensors)
     weights.write_json(folder / "config.json", config.backbone.to_hf())
     switches = {switch: mode == config.pooling for mode, switch in _SWITCHES.items()}
     width = config.backbone.hidden_size
     contents: dict[str, dict[str, Any]] = {
-        POOLING: {"word_embedding_dimension": width, **switches},
+        POOLING: {"word_embedding_dimension": width, **switches}
+        | ({} if config.include_prompt else {"include_prompt": False}),
         DENSE: {
             "in_features": width,
             "out_features": config.projection,
@@ -319,8 +298,6 @@ def save_tied(
             "activation_function": _ACTIVATIONS[config.projection_activation],
         },
     }
-    if not config.include_prompt:
-        contents[POOLING]["include_prompt"] = False
     parts = _parts(config)
     for part in parts[1:]:
         (folder / part.place).mkdir()
@@ -336,14 +313,12 @@ def save_tied(
 
 def save_router(folder: Path, config: DualEncoderConfig) -> None:
     """Joins the folders of both towers in one model, which chooses by the kind of text."""
-    parts = {
-        side: [Part(part.kind, f"{side}/{part.place}".rstrip("/")) for part in _parts(config)]
-        for side in SIDES
-    }
-    kinds = {part.place: part.kind for each in parts.values() for part in each}
+    parts = _parts(config)
+    places = {s: [f"{s}/{part.place}".rstrip("/") for part in parts] for s in SIDES}
+    types = [f"{_CLASSES}.{part.kind}" for part in parts]
     raw = {
-        "types": {place: f"{_CLASSES}.{kind}" for place, kind in kinds.items()},
-        "structure": {ROUTES[s][0]: [part.place for part in parts[s]] for s in SIDES},
+        "types": {p: t for s in SIDES for p, t in zip(places[s], types, strict=True)},
+        "structure": {ROUTES[side][0]: places[side] for side in SIDES},
         "parameters": {"default_route": ROUTES["passage"][0], "allow_empty_key": True},
     }
     _write_modules(folder, [Part("Router", "")])

@@ -1,7 +1,7 @@
 """Encoders that a model folder names instead of holding them: those that come with the package.
 
-A pointer-generator reads with an encoder that it does not change, and which is four fifths of its
-weights. Where it is `shipped:minilm`, the folder's config.json says so, with a hash of the weights:
+A pointer-generator's encoder, which it does not change, is four fifths of its weights. Where it is
+`shipped:minilm`, the folder's config.json says so, with a hash of the weights:
 
     "encoder_from": {"name": "shipped:minilm", "sha256": "…"}
 
@@ -30,36 +30,28 @@ def tensors(raw: Mapping[str, Any], folder: Path, wanted: Iterable[str]) -> weig
         return {}
     name = said.get("name") if isinstance(said, Mapping) else None
     if not isinstance(name, str) or not name.startswith(names.SHIPPED):
-        raise UserError(
-            f"{folder / 'config.json'}: {KEY} = {str(said)[:100]} is not an encoder that ships; "
-            f"expected a name such as {names.SHIPPED}minilm"
-        )
+        where = f"{folder / 'config.json'}: {KEY} = {str(said)[:100]}"
+        raise UserError(f"{where} is not an encoder that ships, as {names.SHIPPED}minilm does")
     taken = _read(name, wanted)
     if _digest(taken) != said.get("sha256"):
         raise UserError(
-            f"{folder} was trained with another {name} than the one installed here; install the "
-            "version of qac_jax that it was made with, or train it again"
+            f"{folder} was trained with another {name} than the one here; install the version of "
+            "qac_jax that it was made with"
         )
     return taken
 
 
-def without(
-    stored: Mapping[str, np.ndarray], name: str
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def without(stored: weights.Tensors, name: str) -> tuple[weights.Tensors, dict[str, Any]]:
     """(tensors to store without those of this encoder, what config.json says of them)."""
     if not name.startswith(names.SHIPPED):
         raise UserError(f"{name!r} does not ship; expected a name such as {names.SHIPPED}minilm")
     own = {key: value for key, value in stored.items() if key.startswith(PREFIX)}
     theirs = _read(name, own)
-    for key, value in own.items():
-        same = theirs.get(key)
-        # Those to store may be in half precision already.
-        if same is None or not np.array_equal(same.astype(value.dtype), value):
-            raise UserError(
-                f"{key} differs from that of {name}, so the encoder was trained; store it too"
-            )
-    if not own:
-        raise UserError(f"no tensor begins with {PREFIX!r}; only a pointer-generator has those")
+    # Those to store may be in half precision already.
+    if not own.keys() == theirs.keys() or not all(
+        np.array_equal(theirs[key].astype(value.dtype), value) for key, value in own.items()
+    ):
+        raise UserError(f"it is not {name}, so the encoder was trained; store it too")
     rest = {key: value for key, value in stored.items() if key not in own}
     return rest, {KEY: {"name": name, "sha256": _digest(theirs)}}
 

@@ -39,10 +39,8 @@ def sound(file: Path) -> Iterator[None]:
     try:
         yield
     except wrong as error:
-        why = f"{type(error).__name__}: {str(error)[:200]}"
-        raise UserError(
-            f"{file} is not what it should be ({why}); copy the folder again"
-        ) from error
+        why = f"({type(error).__name__}: {str(error)[:200]})"
+        raise UserError(f"{file} is not what it should be {why}; copy the folder again") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -84,19 +82,14 @@ def read_folder(folder: str | os.PathLike[str]) -> Tensors:
             return read_file(folder / name)
         if (folder / f"{name}.index.json").is_file():
             return _read_shards(folder, f"{name}.index.json")
-    raise UserError(
-        f"{folder} holds no weights; expected {SAFETENSORS} or {PYTORCH} (TensorFlow and Flax "
-        "weight files are not read)"
-    )
+    raise UserError(f"{folder} holds no weights; expected {SAFETENSORS} or {PYTORCH}")
 
 
 def count_of_layers(folder: str | os.PathLike[str]) -> int | None:
-    """The parameters of a folder's model but its embeddings, from what safetensors say of
-    themselves; None where that is not known."""
-    files = sorted(Path(folder).glob("*.safetensors"))
+    """The parameters of a folder's model but its embeddings, where safetensors say it."""
     total = 0
     try:
-        for file in files:
+        for file in Path(folder).glob("*.safetensors"):
             with safetensors.safe_open(file, "np") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 (it is no dictionary)
                     if not is_embedding(name):
@@ -132,10 +125,7 @@ def halved(tensor: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         small = tensor.astype(np.float16)
     if not np.isfinite(small).all() and np.isfinite(tensor).all():
-        raise UserError(
-            f"float16 holds numbers up to 65504, and a weight is {np.abs(tensor).max():.4g}; "
-            "keep float32"
-        )
+        raise UserError("float16 holds numbers up to 65504, which a weight exceeds; keep float32")
     return small
 
 
@@ -168,11 +158,9 @@ def tensors_of(table: Table, params: Mapping[str, Any]) -> Tensors:
     """The tensors of a table, from a parameter tree that holds exactly its paths."""
     flat = traverse_util.flatten_dict(params, sep="/")
     if flat.keys() != table.keys():
-        odd = sorted(flat.keys() ^ table.keys())
-        raise UserError(
-            f"the parameters do not fit the module: {odd[0]} is "
-            + ("not one of its parameters" if odd[0] in flat else "missing")
-        )
+        odd = min(flat.keys() ^ table.keys())
+        why = "not one of its parameters" if odd in flat else "missing"
+        raise UserError(f"the parameters do not fit the module: {odd} is {why}")
     parts: dict[str, list[np.ndarray]] = {}
     for path, slot in sorted(table.items(), key=lambda item: item[1].part or 0):
         tensor = np.asarray(flat[path])
@@ -196,15 +184,14 @@ def scanned(params: Any) -> Any:
 def _map_stacks(tree: Any, change: Any) -> Any:
     if not isinstance(tree, Mapping):
         return np.asarray(tree)
+
+    def is_stack(name: str, branch: Any) -> bool:  # and no module that has one beside other parts
+        return name == "layers" and not any(n == "layers" or n.startswith("stack_") for n in branch)
+
     return {
-        name: change(branch) if _is_stack(name, branch) else _map_stacks(branch, change)
+        name: change(branch) if is_stack(name, branch) else _map_stacks(branch, change)
         for name, branch in tree.items()
     }
-
-
-def _is_stack(name: str, branch: Any) -> bool:
-    """Whether this is a stack of equal layers, and no module that has one beside other parts."""
-    return name == "layers" and not any(n == "layers" or n.startswith("stack_") for n in branch)
 
 
 def _unstack(layers: Mapping[str, Any]) -> dict[str, Any]:
