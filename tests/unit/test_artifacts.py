@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -167,7 +168,7 @@ def again(out: Path) -> artifacts.Artifact:
 def test_killed_at_every_operation_nothing_is_lost_or_refused(kind, tmp_path):
     """Removed: as `qac run --from` does."""
     whole = write(tmp_path / "whole")
-    actions = {
+    actions: dict[str, Callable[[Path], object]] = {
         "written": write,
         "replaced": partial(write, replace=True),
         "removed": artifacts.remove,

@@ -1,7 +1,6 @@
 """Objectives of dual encoders and cross-encoders: losses by hand, and what they start from."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toy_objectives import BERT, SIZE, batch_for
 
 from qac_jax.data.form import Form, form_of, title_and_body
 from qac_jax.errors import UserError
@@ -30,27 +30,11 @@ from qac_jax.text import tokenizers
 from qac_jax.training import train
 
 
-BERT = BertConfig(
-    vocab_size=48, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24, max_positions=16
-)
-Q, P, LENGTH = 4, 3, 8
 KEY = jax.random.key(0)
 
 
 def model(**changes: Any) -> DualEncoder:
     return DualEncoder(DualEncoderConfig(BERT, **changes), Runtime())
-
-
-def make_batch(**more: Any) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    passages = rng.integers(5, 48, (Q, P, LENGTH), dtype=np.int32)
-    batch = {
-        "query": rng.integers(5, 48, (Q, LENGTH), dtype=np.int32),
-        "query_length": rng.integers(3, LENGTH + 1, Q, dtype=np.int32),
-        "passages": passages,
-        "passages_length": rng.integers(3, LENGTH + 1, (Q, P), dtype=np.int32),
-    }
-    return {**batch, **more}
 
 
 def test_numbers_tell_passages_apart() -> None:
@@ -73,15 +57,15 @@ def test_numbers_tell_passages_apart() -> None:
 
 def test_a_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
-    scores = rng.normal(size=(Q, P)).astype(np.float32)
-    queries, passages = rng.normal(size=(Q, 16)), rng.normal(size=(Q, P, 16))
+    batch = batch_for("finetune")
+    scores = batch["scores"]
+    queries, passages = rng.normal(size=(SIZE, 16)), rng.normal(size=(SIZE, 3, 16))
     monkeypatch.setattr(towers, "vectors", lambda *_: (queries, passages))
     weights: Any = {"distillation_weight": 2.0, "contrastive_weight": 0.25}
     objective = Finetune(
         model(), temperature=0.5, distillation="kl", teacher_temperature=3.0, **weights
     )
-    prepared = objective.prepare(make_batch(scores=scores), KEY)
-    loss, aux = objective.loss({}, prepared, KEY, False)
+    loss, aux = objective.loss({}, objective.prepare(batch, KEY), KEY, False)
     own = np.einsum("bd,bpd->bp", queries, passages)
     p, q = ((x := np.exp(logits)) / x.sum(-1, keepdims=True) for logits in (scores / 3, own / 0.5))
     expected = np.mean(np.sum(p * np.log(p / q), -1))
@@ -215,71 +199,34 @@ def test_titles_are_read_as_in_training() -> None:
     assert np.abs(found - apply({"params": params}, ids, sizes)).max() > 1e-2
 
 
-GROUPS, QUERIES, PASSAGES, WORDS = 2, 3, 4, 6
-OBJECTIVE = Listwise(
-    DualEncoder(DualEncoderConfig(BERT, pooling="mean", normalize=True), Runtime()),
-    temperature=0.1,
-    teacher_temperature=0.2,
-)
-
-
-def groups() -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    batch: dict[str, Any] = {
-        "scores": rng.normal(size=(GROUPS, QUERIES, PASSAGES)).astype(np.float32)
-    }
-    batch["scores"][1, :, 3] = -np.inf  # a passage that only fills the group
-    for name, count in (("query", QUERIES), ("passages", PASSAGES)):
-        batch[name] = rng.integers(5, 40, (GROUPS, count, WORDS), dtype=np.int32)
-        batch[f"{name}_length"] = rng.integers(3, WORDS + 1, (GROUPS, count), dtype=np.int32)
-    return batch
-
-
 def test_the_loss_is_the_divergence_of_every_query() -> None:
-    batch, variables = groups(), nn.unbox(jax.jit(OBJECTIVE.init)(KEY))
-    measure = jax.jit(lambda v, b: OBJECTIVE.loss(v, OBJECTIVE.prepare(b, KEY), KEY, train=False))
-    loss, _ = measure(variables, batch)
+    made = Listwise(model(pooling="mean"), temperature=0.1, teacher_temperature=0.2)
+    batch, variables = batch_for("listwise"), nn.unbox(jax.jit(made.init)(KEY))
+    batch["scores"][1, :, 2] = -np.inf  # a passage that only fills the group
+    loss = jax.jit(lambda v, b: made.loss(v, made.prepare(b, KEY), KEY, train=False)[0])
 
-    def vectors(name: str, side: str) -> np.ndarray:
-        ids, lengths = batch[name], batch[f"{name}_length"]
-        apply = jax.jit(functools.partial(OBJECTIVE.model.apply, side=side))
-        found = [apply(variables, ids[g], lengths[g]) for g in range(GROUPS)]
-        return np.array(found, np.float64)
+    def vectors(name: str) -> np.ndarray:
+        ids, lengths = batch[name].reshape(-1, batch[name].shape[-1]), batch[f"{name}_length"]
+        found = jax.jit(made.model.apply)(variables, ids, lengths.reshape(-1))
+        return np.asarray(found).reshape(*lengths.shape, -1)
 
-    queries, passages = vectors("query", "query"), vectors("passages", "passage")
     divergences = []
-    for group in range(GROUPS):
-        kept = np.isfinite(batch["scores"][group, 0])
-        own, teacher = queries[group] @ passages[group][kept].T, batch["scores"][group][:, kept]
+    for queries, passages, scores in zip(
+        vectors("query"), vectors("passages"), batch["scores"], strict=True
+    ):
+        kept = np.isfinite(scores[0])
+        own, teacher = queries @ passages[kept].T, scores[:, kept]
         p, q = (np.asarray(jax.nn.softmax(x)) for x in (teacher / 0.2, own / 0.1))
         divergences.append(np.sum(p * np.log(p / q), -1))
-    assert float(loss) == pytest.approx(np.mean(divergences), rel=1e-5)
+    assert float(loss(variables, batch)) == pytest.approx(np.mean(divergences), rel=1e-5)
 
 
-MODEL = DualEncoder(DualEncoderConfig(BERT, pooling="mean"))
+MODEL = model(pooling="mean")
 BATCH, WIDTH = 8, 16
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), (*shape, WIDTH))
-
-
-def pseudo_queries(seed: int = 0, spans: int = 0) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-
-    def texts(*shape: int) -> tuple[np.ndarray, np.ndarray]:
-        ids = rng.integers(5, 48, shape).astype(np.int32)
-        lengths = rng.integers(3, shape[-1] + 1, shape[:-1]).astype(np.int32)
-        return ids * (np.arange(shape[-1]) < lengths[..., None]), lengths
-
-    found: dict[str, Any] = {}
-    names: dict[str, tuple[int, ...]] = {"passage": (BATCH, 12), "context": (BATCH, 8)}
-    if spans:
-        names["spans"] = (BATCH, spans, 6)
-        found["extract"] = (np.arange(BATCH) % 2).astype(np.int32)
-    for name, shape in names.items():
-        found[name], found[f"{name}_length"] = texts(*shape)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -321,15 +268,15 @@ def test_texts_of_other_devices_learn_nothing_where_their_gradient_is_off() -> N
 def test_the_best_span_becomes_the_query() -> None:
     objective = InBatch(MODEL)
     variables = nn.unbox(objective.init(jax.random.key(0)))
-    given = pseudo_queries(spans=5)
+    given = batch_for("spans")
     prepared = objective.prepare(given, jax.random.key(1))
     prepared.pop("keys")
     documents = objective.passages(variables["params"], prepared)[:, 0]
-    flat = (given["spans"].reshape(-1, 6), given["spans_length"].reshape(-1))
-    spans = MODEL.apply(variables, *flat).reshape(BATCH, 5, -1)
+    flat = (given["spans"].reshape(-1, 8), given["spans_length"].reshape(-1))
+    spans = MODEL.apply(variables, *flat).reshape(SIZE, 3, -1)
     best = np.asarray(salience(spans, documents)).argmax(1)
     ids, lengths = objective._extracted(variables["params"], prepared, documents)
-    for row in range(BATCH):
+    for row in range(SIZE):
         if row % 2:
             expected, length = given["spans"][row, best[row]], given["spans_length"][row, best[row]]
         else:
@@ -356,8 +303,8 @@ def test_what_does_not_fit_is_refused() -> None:
     queue = {"keys": normal(0, 6), "pointer": jnp.int32(0)}
     for make, sentence in (
         (lambda: Finetune(model(), contrastive_weight=0.0), "nothing to learn"),
-        (lambda: Finetune(model(), distillation="kl").prepare(make_batch(), KEY), "teacher"),
-        (lambda: Pair(model()).bind(Context(TOKENIZER)), "vocab_size=48"),
+        (lambda: Finetune(model(), distillation="kl").prepare(batch_for("pair"), KEY), "teacher"),
+        (lambda: Pair(model()).bind(Context(TOKENIZER)), "vocab_size=64"),
         (lambda: Pair(TIED).start_from(UNTIED, {}), "tied=False"),
         (lambda: Localized(CrossEncoder(WORDED, labels=3)), "labels=3"),
         (lambda: InBatch(MODEL, remote_key_grad=False), "device_group"),
