@@ -57,17 +57,6 @@ def test_dropout_masks_are_independent() -> None:
         assert abs(agreement - 0.5) < 5 * 0.5 / 64, name
 
 
-def test_dropout_has_no_pattern_over_keys() -> None:
-    """One place, many keys: consecutive example numbers and sites give fair coins."""
-    keys = _keys(4096)
-    kept = np.stack([_kept(keys, site, (4,), 0.5) for site in range(8)])
-    flat = kept.reshape(8, 4096, 4).transpose(0, 2, 1).reshape(32, 4096)
-    correlation = np.corrcoef(flat)
-    assert np.abs(correlation - np.eye(32)).max() < 5.5 / 64
-    runs = (flat[:, 1:] == flat[:, :-1]).mean(1)
-    assert np.abs(runs - 0.5).max() < 5 * 0.5 / 64
-
-
 CONFIG = BertConfig(500, 96, 2, 4, 160, 40, pooler=True, mlm_head=True)
 
 

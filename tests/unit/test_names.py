@@ -76,10 +76,7 @@ BERT = '{"model_type": "bert"}'
 FILES = {
     "some/safe": {"config.json": BERT, "tokenizer.json": "{}", "model.safetensors": "safe"}
     | {"pytorch_model.bin": "", "onnx/model.onnx": "", "README.md": ""},
-    "some/mixed": {"config.json": BERT, "modules.json": "[]", "model.safetensors": "safe"}
-    | {"2_Dense/config.json": '{"in_features": 2}', "2_Dense/pytorch_model.bin": "old"}
-    | {"1_Pooling/config.json": "{}", "pytorch_model.bin": ""},
-    "some/old": {"config.json": BERT, "vocab.txt": "[PAD]", "pytorch_model.bin": "old"},
+    "some/old": {"config.json": BERT, "modules.json": "[]", "pytorch_model.bin": "old"},
 }
 
 
@@ -102,9 +99,7 @@ def test_no_more_files_are_fetched_than_are_read(
 
     assert fetched("some/safe", names.TOKENIZER) == ["config.json", "tokenizer.json"]
     assert fetched("some/safe") == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert fetched("some/old") == ["config.json", "pytorch_model.bin", "vocab.txt"]
-    heavy = [file for file in fetched("some/mixed") if not file.endswith(".json")]
-    assert heavy == ["2_Dense/pytorch_model.bin", "model.safetensors"]
+    assert fetched("some/old") == ["config.json", "modules.json", "pytorch_model.bin"]
 
 
 def test_every_input_of_every_verb(hub: Hub) -> None:

@@ -182,10 +182,8 @@ def test_a_batch_with_and_without_candidates() -> None:
 
 
 def test_a_share_of_all_examples_is_crops() -> None:
-    for share in (0.0, 0.5, 1.0):
-        _, found = examples({"strategies": {"title": 1.0}, "random_crop_share": share}, 400)
-        crops = np.mean([example["context"][1] < 20_000 for example in found])
-        assert abs(crops - share) < 0.08
+    _, found = examples({"strategies": {"title": 1.0}, "random_crop_share": 0.5}, 400)
+    assert abs(np.mean([example["context"][1] < 20_000 for example in found]) - 0.5) < 0.08
 
 
 def test_epochs_take_turns_with_draws_of_spans() -> None:
