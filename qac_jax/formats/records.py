@@ -125,7 +125,10 @@ class Records(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __getitem__(self, item: int) -> Record:  # type: ignore[override]
+    def __getitem__(self, item: Any) -> Any:
+        """A record by its number, or a list of those of a slice."""
+        if isinstance(item, slice):
+            return [self[i] for i in range(*item.indices(len(self)))]
         index = int(item)
         if index < 0:
             index += len(self)

@@ -55,9 +55,10 @@ def test_random_access_equals_what_was_written(tmp_path_factory, content, shards
     assert list(found) == content
     assert len(found) == len(content)
     assert list(found.ids()) == [record["_id"] for record in content]
-    start = data.draw(st.integers(0, 15))
-    stop = data.draw(st.integers(0, 15))
-    assert list(found.range(start, stop)) == content[start:stop]
+    start = data.draw(st.integers(-15, 15))
+    stop = data.draw(st.integers(-15, 15))
+    step = data.draw(st.sampled_from([1, 2, -1]))
+    assert found[start:stop:step] == content[start:stop:step]
     for index in range(-len(content), len(content)):
         assert found[index] == content[index]
     for index in (len(content), -len(content) - 1):
