@@ -79,7 +79,6 @@ class Content:
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     stages: Mapping[str, Artifact] = dataclasses.field(default_factory=dict)  # by time
     gin: str = ""
-    heatmap: str | None = None  # systems by collections
     conclusion: Mapping[str, Any] | None = None  # of `qac step conclude`: verdict, provenance
 
 
@@ -105,12 +104,8 @@ class Gathering:
 
     def content(self, title: str, metrics: Mapping[str, Artifact]) -> Content:
         """The report; `metrics` are the artefacts of kind "metrics"."""
-        made, systems = self.artefacts, {}
-        for name, artifact in metrics.items():
-            if suites.of_collections(artifact):
-                systems[self._called(name)] = suites.suite(results.read(artifact)[0])
+        made = self.artefacts
         by_time = sorted(made.items(), key=lambda of: (of[1].record.get("written", ""), of[0]))
-        shaded = len(systems) > 1 and any(suite.ndcg for suite in systems.values())
         return Content(
             title=title,
             evaluations=[self._evaluation(n, a) for n, a in metrics.items()],
@@ -122,7 +117,6 @@ class Gathering:
             samples={n: self._samples(a) for n, a in made.items() if a.kind == "contexts"},
             stages=dict(by_time),
             gin=max((a.info.get("gin") or "" for a in made.values()), key=len, default=""),
-            heatmap=suites.heatmap(systems) if shaded else None,
         )
 
     def _called(self, name: str) -> str:

@@ -82,7 +82,7 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
         for row in summary["rows"]
     ]
     lines = [f"# {tables.unmarked(title)}", ""] if title else []
-    lines += [tables.markdown(header, rows, aligned=True)]
+    lines += [tables.markdown(header, rows)]
     for family, compared in itertools.groupby(summary["comparisons"], key=itemgetter("family")):
         name = tables.unmarked(family)
         rows = [
@@ -97,7 +97,7 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
             for c in compared
         ]
         lines += ["", f"## {name}: differences in {first}, paired over queries", ""]
-        lines += [tables.markdown(_COMPARED, rows, aligned=True)]
+        lines += [tables.markdown(_COMPARED, rows)]
     return "\n".join(lines) + "\n"
 
 

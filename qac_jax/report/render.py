@@ -39,7 +39,6 @@ def html(content: Content) -> str:
     environment.filters["rich"] = _rich
     questions = content.conclusion["questions"] if content.conclusion else {}
     seconds = {name: a.info.get("seconds") or 0.0 for name, a in content.stages.items()}
-    times = [(name, value, human_seconds(value)) for name, value in seconds.items()]
     environment.filters["anchor"] = lambda name: re.sub(r"\W+", "-", name.lower())
     return environment.get_template("page.html").render(
         title=content.title,
@@ -58,10 +57,8 @@ def html(content: Content) -> str:
             }
             for e in content.evaluations
         ],
-        heatmap=_inline([content.heatmap]),
         curves={name: _curves(rows) for name, rows in content.curves.items()},
         samples=content.samples,
-        timed=_inline([plots.bars(times, "time of each stage")]),
         stages=_stages(content),
         total=human_seconds(sum(seconds.values())),
         gin=content.gin,

@@ -1,4 +1,4 @@
-"""Metrics and comparisons as tables, in plain text and Markdown."""
+"""Metrics and comparisons as tables in Markdown, which is read on a screen as well."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,37 +21,20 @@ COMPARED = (
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
-def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they must be: the first to the left, the others to the right."""
-    lines = [list(header), *map(list, rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
 def unmarked(text: str) -> str:
     """Text in which nothing is HTML: names of folders and texts of others may try to be."""
     return _TAG.sub("&lt;", text)
 
 
-def markdown(
-    header: Sequence[str], rows: Sequence[Sequence[object]], *, aligned: bool = False
-) -> str:
-    """As Markdown; aligned: with columns as wide as they must be."""
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown, with columns as wide as they must be."""
     lines = [[unmarked(str(c)).replace("|", "\\|") for c in line] for line in (header, *rows)]
-    widths = [max(map(len, column)) if aligned else 0 for column in zip(*lines, strict=True)]
-    shown = [
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
         "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
         for line in lines
-    ]
-    rule = "|".join("-" * (width + 2) if aligned else " --- " for width in widths)
-    return "\n".join([shown[0], f"|{rule}|", *shown[1:]])
+    )
 
 
 def measures(results: Iterable[Result]) -> list[str]:
@@ -63,7 +46,7 @@ def figures(results: Sequence[Result], what: str = "run") -> str:
     """One line for each run or collection, one column for each measure."""
     names = measures(results)
     rows = [[r.name, *(number(r.mean.get(measure)) for measure in names)] for r in results]
-    return grid([what, *names], rows)
+    return markdown([what, *names], rows)
 
 
 def compared(comparisons: Iterable[Comparison]) -> list[list[str]]:
@@ -79,10 +62,6 @@ def compared(comparisons: Iterable[Comparison]) -> list[list[str]]:
         ]
         for c in comparisons
     ]
-
-
-def comparisons(pairs: Iterable[Comparison]) -> str:
-    return grid(COMPARED, compared(pairs))
 
 
 def similarities(measured: Mapping[str, Similarity]) -> str:
@@ -103,7 +82,7 @@ def suites(systems: Mapping[str, Suite]) -> str:
     header = ["", *systems]
     columns = {name: system.columns() for name, system in systems.items()}
     summaries = {name: system.summary() for name, system in systems.items()}
-    lines = [grid(header, [*_lines(columns), [""] * len(header), *_lines(summaries)])]
+    lines = [markdown(header, [*_lines(columns), *_lines(summaries)])]
     for name, system in systems.items():
         asked = [printed for key, printed in QUESTIONS.items() if key not in system.hits]
         missing = {"14 BEIR": system.missing(), "6 question": asked if system.hits else []}

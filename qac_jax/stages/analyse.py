@@ -42,7 +42,8 @@ class Relate(Stage):
         sorts, facts = results.read(artifact)
         parts = [tables.figures(sorts, "context")]
         if facts["comparisons"]:
-            parts.append(tables.comparisons([Comparison(**c) for c in facts["comparisons"]]))
+            found = tables.compared(Comparison(**c) for c in facts["comparisons"])
+            parts.append(tables.markdown(tables.COMPARED, found))
         return "\n\n".join(parts)
 
 

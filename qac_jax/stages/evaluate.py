@@ -113,7 +113,8 @@ class Evaluate(Stage):
         judged, facts = results.read(artifact)
         text = tables.figures(judged)
         if facts["comparisons"]:
-            text += f"\n\n{tables.comparisons(Comparison(**c) for c in facts['comparisons'])}"
+            found = tables.compared(Comparison(**c) for c in facts["comparisons"])
+            text += f"\n\n{tables.markdown(tables.COMPARED, found)}"
         return "\n".join([text, *_recalls(facts.get("approximate", {}))])
 
     def _measures(self) -> Sequence[str]:

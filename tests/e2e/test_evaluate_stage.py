@@ -116,7 +116,8 @@ def test_a_table_of_many_sets(files, capsys):
     step = ["step", "suite", "--out", str(files / "out"), "--metrics"]
     assert cli.main([*step, f"{files}/msmarco,{files}/nfcorpus"]) == 0
     printed = capsys.readouterr().out
-    lines = {line.split("  ")[0]: line.split()[-1] for line in printed.split("\n") if line}
+    rows = [line.split("|") for line in printed.split("\n") if "|" in line]
+    lines = {row[1].strip(): row[-2].strip() for row in rows}
     assert lines["MM"] == lines["MS MARCO"] == f"{100 * single.mean['ndcg@10']:.1f}"
     assert lines["QA4"] == lines["BEIR14"] == "–"
     assert cli.main([*step, f"{files}/msmarco,{files}/msmarco", "--overwrite"]) == 2

@@ -13,7 +13,6 @@ import pytest
 from toy_retrieval import WORDS, sentence
 
 from qac_jax import artifacts
-from qac_jax.evaluation import results
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, Suite
 from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
@@ -104,7 +103,7 @@ def test_everything_is_on_the_page_and_it_stands_alone(made: artifacts.Artifact)
 
 
 def test_figures_and_their_marks(made: artifacts.Artifact) -> None:
-    table = made.file(TABLE).read_text()
+    table = re.sub(" +", " ", made.file(TABLE).read_text())
     lines = [line for line in table.splitlines() if line.startswith(("| a", "| b", "| c"))]
     assert [line.split(" | ")[1] for line in lines] == ["bm25", "retriever_1", "retriever_2"]
     assert "^" not in lines[0] and "^ab" in lines[2] and "**" in lines[2]
@@ -134,25 +133,13 @@ def test_it_is_made_again_when_the_run_changes(run: Path, tmp_path: Path) -> Non
     assert again.key != first.key and "<h2>Training" not in again.file(PAGE).read_text()
 
 
-def test_collections_become_a_heat_map(tmp_path: Path) -> None:
-    for name, figure in (("crops", 0.2), ("spans", 0.3)):
-        of = [Result(c, {"ndcg@10": figure}, {}, 2) for c in ("forum", "tales")]
-        with artifacts.create(
-            tmp_path / "run" / name, kind="metrics", stage="evaluate", fields={"beir": "data"}
-        ) as out:
-            results.store(out, of, {"comparisons": []})
-    made = execute(Report(folder=str(tmp_path / "run")), tmp_path / "r")
-    text = made.file(PAGE).read_text()
-    assert "Heat map" in text and ">tales</text>" in text and ">30.0</text>" in text
-
-
 def test_a_verdict_comes_first() -> None:
     asked = {"test": {"count": 1200, "makers": "people <x>", "filters": ""}}
     conclusion = {"opening": "1,200 questions.", "verdict": ["Use a & b."], "questions": asked}
     content = Content("mine", conclusion=conclusion)
     text = html(content)
     assert "Use a &amp; b." in text and "people &lt;x&gt;" in text and "1,200" in text
-    assert "| test | 1,200 | people &lt;x> | none |" in markdown(content)
+    assert "| test | 1,200 | people &lt;x> | none |" in re.sub(" +", " ", markdown(content))
 
 
 def test_a_plot_has_its_lines_and_names_and_the_same_bytes_every_time() -> None:
