@@ -166,16 +166,6 @@ def test_the_likelihood_of_a_span_is_that_of_its_tokens_alone(generator: Generat
                 np.testing.assert_allclose(found[kind][place][number], value, rtol=2e-5)
 
 
-def test_a_model_over_two_devices_finds_the_same(generator: Generator) -> None:
-    module, params = toy_generation.model()
-    devices = jax.local_devices()[:4]
-    shared = Generator.of(
-        module, params, generator.tokenizer, Decoding(), devices=devices, partitions=2
-    )
-    expected, found = (Likelihood(each)(TWO_DOCUMENTS, SPANS) for each in (generator, shared))
-    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), rtol=2e-5)
-
-
 def test_span_times_document() -> None:
     def encode(texts: list[str], side: str) -> np.ndarray:
         sign = 1.0 if side == "passage" else 2.0
