@@ -98,16 +98,6 @@ def test_scores_do_not_depend_on_k_and_come_in_parts(road, tmp_path):
                 assert hit.scores[system] == pytest.approx(exact.get(hit.id, 0.0), abs=1e-5)
 
 
-def test_weights_of_0_and_1_are_the_single_systems(road, tmp_path):
-    questions = {str(n): text for n, text in enumerate(QUESTIONS)}
-    for weight, single in ((0, "index"), (1, "bm25")):
-        joined = built(road, tmp_path / str(weight), weight=weight)
-        found, alone = joined.run(questions, 40), opened(road / single).run(questions, 40)
-        for name in questions:
-            assert found[name].scores.tolist() == alone[name].scores.tolist()
-            assert found[name].ids == alone[name].ids
-
-
 def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
     data = road / "toys"
     words = ["fuse", "--index", road / "index", "--bm25", road / "bm25", "--queries",

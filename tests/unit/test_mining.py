@@ -15,7 +15,7 @@ from qac_jax import artifacts
 from qac_jax.data import judged
 from qac_jax.errors import UserError
 from qac_jax.formats.queries import Query
-from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.records import Records
 from qac_jax.inference.reranker import probability
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
@@ -47,8 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mining")
     texts = [f"passage number {row} speaks of thing{row}" for row in range(COUNT)]
     texts[5] = "Passage  NUMBER 2 speaks of thing2"
-    with artifacts.create(folder / "passages", kind="passages") as out:
-        write_records(out, ({"_id": f"p{i}", "text": t} for i, t in enumerate(texts)))
+    passages = [{"_id": f"p{i}", "text": t} for i, t in enumerate(texts)]
+    toy_examples._write(folder / "passages", "passages", passages)
     queries = [{"_id": f"q{row}", "text": f"thing{row} speaks"} for row in range(4)]
     (folder / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
     (folder / "qrels.tsv").write_text("q0\tp0\nq1\tp1\nq2\tp2\n")

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import toy_retrieval as toy
+from toy_examples import _write as written
 
 from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
@@ -27,29 +27,19 @@ PASSAGES = 60
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection with test judgements, its passages, and two generated queries for each."""
     root = tmp_path_factory.mktemp("collect")
-    toy.write_collection(root / "data", PASSAGES, 12)
-    execute(
-        Prepare.make(format="beir", documents=str(root / "data"), cut="none"), root / "passages"
-    )
+    data = str(toy.write_collection(root / "data", PASSAGES, 12))
+    execute(Prepare.make(format="beir", documents=data, cut="none"), root / "passages")
     texts = {f"p{i}": [f"{n} of p{i}" for n in range(2)] for i in range(PASSAGES)}
     written_contexts(root / "contexts", texts)
     return root
 
 
 def written_contexts(folder: Path, texts: dict[str, list[str]]) -> str:
-    found: Iterable[dict[str, Any]] = (
+    found = [
         {"_id": p, "contexts": [{"text": t, "origin": "g", "score": 0.0} for t in of]}
         for p, of in texts.items()
-    )
-    with artifacts.create(folder, kind="contexts", stage="generate") as writer:
-        records.write_records(writer, found, "contexts")
-    return str(folder)
-
-
-def written_passages(folder: Path, found: Iterable[dict[str, Any]]) -> str:
-    with artifacts.create(folder, kind="passages") as writer:
-        records.write_records(writer, found)
-    return str(folder)
+    ]
+    return written(folder, "contexts", found)
 
 
 def folder(made: Path, tmp_path: Path, *splits: str) -> Path:
@@ -167,8 +157,8 @@ def test_documents_stay_whole_and_parts_are_disjoint() -> None:
 
 def test_the_stage_keeps_nothing_aside_where_people_judged(tmp_path: Path) -> None:
     data = str(toy.write_collection(tmp_path / "data", 8, 4))
-    found = ({**r, "text": "t"} for r in documents_of(20, 2))
-    passages = written_passages(tmp_path / "passages", found)
+    found = [{**r, "text": "t"} for r in documents_of(20, 2)]
+    passages = written(tmp_path / "passages", "passages", found)
     for part, judged, count in (
         *(("test", "", 4), ("validation", "", 4), ("train", "", 32)),
         *(("test", data, 0), ("validation", data, 4), ("train", data, 36)),
@@ -177,7 +167,7 @@ def test_the_stage_keeps_nothing_aside_where_people_judged(tmp_path: Path) -> No
         assert execute(stage, tmp_path / f"{part}{bool(judged)}").count == count
 
 
-TRAINING = {"a": ["How do lamps work?", "Who leaky the lamp?"], "b": ["Where is the river?"]}
+TRAINING = {"a": ["How do lamps work?", "Who made the lamp?"], "b": ["Where is the river?"]}
 VALIDATION = {"c": ["What is a harbour?"]}
 # The first is a training question too, in other letters.
 TEST = {"d": ["how do LAMPS work"], "e": ["Why do stones sink?"]}
@@ -190,7 +180,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execute(
         Collect.make(
             collection=str(root / "data"),
-            passages=written_passages(root / "passages", ({"_id": n, "text": n} for n in "abcde")),
+            passages=written(root / "passages", "passages", named("abcde")),
             contexts=written_contexts(root / "training", TRAINING),
             validation_contexts=written_contexts(root / "validation", VALIDATION),
             test_contexts=written_contexts(root / "test", TEST),
@@ -198,8 +188,12 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         root / "questions",
     )
-    written_passages(root / "aside", ({"_id": n, "text": n} for n in "cde"))
+    written(root / "aside", "passages", named("cde"))
     return root
+
+
+def named(names: str) -> list[dict[str, str]]:
+    return [{"_id": name, "text": name} for name in names]
 
 
 def checked(leaky: Path, tmp_path: Path, training: str) -> Any:
@@ -212,19 +206,17 @@ def checked(leaky: Path, tmp_path: Path, training: str) -> Any:
 def test_repeated_questions_are_removed_from_training_and_counted(leaky: Path) -> None:
     found = artifacts.load(leaky / "questions")
     texts = {q.text for q in read_queries(found.file("train_queries.jsonl"))}
-    assert texts == {"Who leaky the lamp?", "Where is the river?"}
+    assert texts == {"Who made the lamp?", "Where is the river?"}
     assert found.info["train"]["removed"] == {"the same text as a test question": 1}
     assert [found.info[part]["queries"] for part in ("test", "validation")] == [2, 1]
-    assert {leaky["verb"] for leaky in found.info["made_by"]["test"]} == {"generate"}
 
 
 def test_texts_of_the_test_are_refused_in_training(leaky: Path, tmp_path: Path) -> None:
     """As they were generated, before repeated questions were removed."""
     sinks = {"b": ["Where is the river?"], "e": ["What sinks?"]}
     leaking = written_contexts(tmp_path / "all", sinks)
-    with artifacts.create(tmp_path / "groups", kind="groups") as writer:
-        group = {"_id": "0", "query_ids": ["b#q0"], "queries": ["why do stones sink"]}
-        records.write_records(writer, [group], "groups")
+    group = {"_id": "0", "query_ids": ["b#q0"], "queries": ["why do stones sink"]}
+    written(tmp_path / "groups", "groups", [group])
     for training, said in (
         (leaky / "training", "has the text of the question 'test .*How do lamps work"),
         (leaking, "all has a query of the passage 'e'"),
@@ -236,13 +228,12 @@ def test_texts_of_the_test_are_refused_in_training(leaky: Path, tmp_path: Path) 
 
 def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None:
     clean = written_contexts(tmp_path / "clean", {"b": ["Where is the river?"]})
-    with artifacts.create(tmp_path / "candidates", kind="negatives") as writer:
-        lines = [
-            {"_id": "b#q0", "query": "Where is the river?", "positives": ["b"], "negatives": ["e"]},
-            {"_id": "log:7", "query": "stones", "positives": ["e"], "negatives": ["a"]},
-        ]
-        records.write_records(writer, lines, "negatives")
-    found = checked(leaky, tmp_path, f"{clean},{tmp_path / 'candidates'}")
+    lines = [
+        {"_id": "b#q0", "query": "Where is the river?", "positives": ["b"], "negatives": ["e"]},
+        {"_id": "log:7", "query": "stones", "positives": ["e"], "negatives": ["a"]},
+    ]
+    candidates = written(tmp_path / "candidates", "negatives", lines)
+    found = checked(leaky, tmp_path, f"{clean},{candidates}")
     counts = {"leaks": 0, "texts": 5, "questions": 3, "passages": 3}
     assert json.loads(found.file("leaks.json").read_text()) == counts
 
@@ -250,14 +241,9 @@ def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None
 def test_a_query_log_trains_and_measures_nothing(leaky: Path, tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "queries.jsonl").write_text('{"_id": "1", "text": "river lamps"}\n')
-    given = {name: str(leaky / name) for name in ("passages", "validation", "test")}
-    stage = Collect.make(
-        collection=str(tmp_path / "log"),
-        passages=given["passages"],
-        validation_contexts=given["validation"],
-        test_contexts=given["test"],
-    )
-    found = execute(stage, tmp_path / "out")
+    given = {f"{part}_contexts": str(leaky / part) for part in ("validation", "test")}
+    given |= {"collection": str(tmp_path / "log"), "passages": str(leaky / "passages")}
+    found = execute(Collect.make(**given), tmp_path / "out")
     assert found.info["test"]["from"] == "g"
     assert found.info["train"]["from"] == "query log without judgements"
     assert {q.id for q in read_queries(found.file("train_queries.jsonl"))} == {"log:1"}
@@ -269,7 +255,7 @@ def test_names_become_judgements(tmp_path: Path) -> None:
         {"_id": "a#1", "title": "lib.stack", "text": "Parameters."},
         {"_id": "b#0", "title": "lib.cut", "text": "Cuts."},
     ]
-    passages, file = written_passages(tmp_path / "passages", found), tmp_path / "q.jsonl"
+    passages, file = written(tmp_path / "passages", "passages", found), tmp_path / "q.jsonl"
 
     def made(*lines: dict[str, Any]) -> artifacts.Artifact:
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
