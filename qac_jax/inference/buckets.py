@@ -14,8 +14,7 @@ import numpy as np
 _STEPS = ((64, 8), (128, 16), (256, 32))
 _STEP = 64
 
-# For generation every length is a large program to compile, and encoding is a small part of the
-# work: few lengths.
+# For generation, whose programs are large and whose reading is a small part of the work.
 _FEW = (16, 32, 64, 96, 128, 192, 256, 384, 512)
 _FEW_STEP = 256
 
@@ -50,9 +49,8 @@ def batches(
 ) -> Iterator[Batch]:
     """All texts, the longest first, in batches of about `tokens` tokens, padding included.
 
-    Sizes are `multiple` (the number of devices) times powers of two, so that there are few;
-    `texts` is their upper bound (0: none). The longest come first because they need the most
-    memory.
+    Sizes are `multiple` (the number of devices) times powers of two, so that there are few, up to
+    `texts` (0: any). The longest come first because they need the most memory.
     """
     lengths = np.asarray(lengths)
     order = np.argsort(-lengths, kind="stable")
@@ -81,8 +79,7 @@ def even_batches(
 ) -> Iterator[Batch]:
     """All texts, the longest first, in batches of `texts` rows each, for models that generate.
 
-    The last batch is padded to the same size. `tokens` is the upper bound of a batch's tokens,
-    padding included (0: none).
+    The last batch is padded to the same size. `tokens`: of a batch at most, padding included.
     """
     lengths = np.asarray(lengths)
     order = np.argsort(-lengths, kind="stable")

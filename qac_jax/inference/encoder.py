@@ -54,10 +54,7 @@ class Encoder:
         inference: Inference = BY_DEVICE,
         prompts: Mapping[str, str] = _NO_PROMPTS,
     ) -> Encoder:
-        """From an artefact of ours, a Hugging Face or sentence-transformers folder, or its name.
-
-        `prompts` replace those of the folder, by side.
-        """
+        """From a folder of any kind, or its name; `prompts` replace those of the folder."""
         folder = names.folder(place)
         wanted = {"yes": True, "no": False}.get(options.normalize)
         module, variables = huggingface.load_dual_encoder(
@@ -67,21 +64,14 @@ class Encoder:
             normalize=wanted if wanted is not None else _cosine(folder),
         )
         assert isinstance(module, DualEncoder)
-        params, tokenizer = variables["params"], tokenizer_of(folder)
-        return cls.of(module, params, tokenizer, options, inference, prompts, folder=folder)
+        parts = module, variables["params"], tokenizer_of(folder)
+        return cls.of(*parts, options, inference, prompts, folder=folder)
 
     @classmethod
     def remembered(cls, known: Mapping[str, Any], place: str | os.PathLike[str] = "") -> Encoder:
-        """The encoder of an artefact of vectors (see `memory`), with the same options.
-
-        `place`: where its folder is, if it was moved.
-        """
-        return cls.load(
-            place or known["path"],
-            EncoderOptions(**known["options"]),
-            Inference(**known["inference"]),
-            known["prompts"],
-        )
+        """The encoder of an artefact of vectors (see `memory`); `place`: where it was moved."""
+        options, inference = EncoderOptions(**known["options"]), Inference(**known["inference"])
+        return cls.load(place or known["path"], options, inference, known["prompts"])
 
     @classmethod
     def of(
@@ -98,8 +88,8 @@ class Encoder:
         """From a module and its parameters; `folder` may have a maximum length of texts."""
         if options.title:
             module = module.clone(config=dataclasses.replace(module.config, title=options.title))
-        longest = module.config.backbone.max_length
         config = module.config
+        longest = config.backbone.max_length
         folder_length = folder and sentence_transformers.max_length(folder)
         trained = {"query": config.query_length, "passage": config.passage_length}
         limits = {
@@ -111,15 +101,9 @@ class Encoder:
                 f"max_length={options.max_length or min(limits.values())} does not suit the "
                 f"encoder; expected 3 to {longest} tokens"
             )
-        check_vocabulary(tokenizer, module.config.backbone.vocab_size, "encoder")
-        own = {"query": module.config.query_prompt, "passage": module.config.passage_prompt}
-        return cls(
-            module=module,
-            runner=Runner.of(params, inference),
-            tokenizer=tokenizer,
-            limits=limits,
-            prompts={**own, **prompts},
-        )
+        check_vocabulary(tokenizer, config.backbone.vocab_size, "encoder")
+        prompts = {"query": config.query_prompt, "passage": config.passage_prompt, **prompts}
+        return cls(module, Runner.of(params, inference), tokenizer, limits, prompts)
 
     @property
     def width(self) -> int:
@@ -132,7 +116,7 @@ class Encoder:
         *,
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """float32 [texts, width], in order. `advance` is called with the number of new rows."""
+        """float32 [texts, width]. `advance` is called with the number of new rows."""
         return self.encode_tokens(self.tokenize(texts, side), side, advance=advance)
 
     def tokenize(self, texts: Sequence[str], side: str = "passage") -> list[list[int]]:
@@ -209,10 +193,7 @@ class Encoder:
     def apply(
         self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage", window: int = 0
     ) -> jax.Array:
-        """The vectors of one padded batch.
-
-        window: behind each text's vector come those of its windows of this many tokens.
-        """
+        """The vectors of one padded batch; window: and of each text's windows of so many tokens."""
         segments = self.module.config.title == SEGMENTS
         program = _program(self.module, self.tokenizer.sep_id if segments else -1)
         placed = self.runner.placed((ids, lengths))
@@ -221,12 +202,10 @@ class Encoder:
     @functools.cached_property
     def _skipped(self) -> dict[str, int]:
         """How many of the first tokens of a text of each side are not pooled."""
-        return {
-            side: 0
-            if self.module.config.include_prompt
-            else prompt_tokens(self.tokenizer, self._form, prompt)
-            for side, prompt in self.prompts.items()
-        }
+        if self.module.config.include_prompt:
+            return dict.fromkeys(self.prompts, 0)
+        read = functools.partial(prompt_tokens, self.tokenizer, self._form)
+        return {side: read(prompt) for side, prompt in self.prompts.items()}
 
 
 def memory(
@@ -267,6 +246,5 @@ def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
 def _cosine(folder: Path) -> bool | None:
     """True where the folder's similarity is the cosine: a dot product of normalised vectors."""
     file = folder / sentence_transformers.SETTINGS
-    if not file.is_file():
-        return None
-    return True if weights.read_json(file).get("similarity_fn_name") == "cosine" else None
+    settings = weights.read_json(file) if file.is_file() else {}
+    return True if settings.get("similarity_fn_name") == "cosine" else None

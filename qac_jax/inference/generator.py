@@ -83,31 +83,18 @@ class Generator:
         place: str | os.PathLike[str],
         decoding: Decoding,
         inference: Inference = BY_DEVICE,
-        *,
-        seed: int = 0,
-        max_input: int = 512,
-        partitions: int = 1,
+        **options: Any,
     ) -> Generator:
-        """From an artefact of ours or a Hugging Face folder; partitions: see `of`."""
+        """From an artefact of ours or a Hugging Face folder; options: see `of`."""
         folder = names.folder(place)
-        dtype = dtype_of(inference.precision)
-        module, variables = huggingface.load(folder, Runtime(dtype=dtype))
+        module, variables = huggingface.load(folder, Runtime(dtype=dtype_of(inference.precision)))
         if not isinstance(module, Writer):
             raise UserError(
                 f"{place} is a {type(module).__name__}, which cannot generate text; "
                 "give the folder of a T5 or of a pointer-generator"
             )
-        params, tokenizer = variables["params"], tokenizer_of(folder)
-        return cls.of(
-            module,
-            params,
-            tokenizer,
-            decoding,
-            inference,
-            partitions=partitions,
-            seed=seed,
-            max_input=max_input,
-        )
+        tokenizer = tokenizer_of(folder)
+        return cls.of(module, variables["params"], tokenizer, decoding, inference, **options)
 
     @classmethod
     def of(
@@ -123,26 +110,30 @@ class Generator:
         **options: Any,
     ) -> Generator:
         """From a module and its parameters, on `devices` (default: all of this process), of which
-        `partitions` share a copy of the model."""
-        _check(module, tokenizer)
+        `partitions` share a copy of the model; options: seed, max_input."""
+        config = module.config
+        check_vocabulary(tokenizer, config.vocab_size, "model")
+        end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
+        if config.eos_id != end:
+            raise UserError(
+                f"the model ends texts with token {config.eos_id}, the tokenizer {tokenizer.name} "
+                f"with {end} ({tokenizer.token(end)}); give the tokenizer it was trained with"
+            )
         # Every decoding step reads all weights: half precision halves the bytes.
         dtype = module.runtime.compute_dtype
         params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
-        place = functools.partial(shardings, module)
-        runner = Runner.of(params, inference, devices, partitions, place)
+        runner = Runner.of(
+            params, inference, devices, partitions, functools.partial(shardings, module)
+        )
         return cls(module, runner, tokenizer, decoding, tokenizer.vocab_size, **options)
-
-    @functools.cached_property
-    def _form(self) -> tuple[list[int], list[int]]:
-        form = form_of(self.tokenizer)
-        return list(form["before"]), list(form["after"])
 
     def read(self, requests: Sequence[Request]) -> list[list[int]]:
         """The ids of each request with special tokens.
 
         Where an input is too long the text is truncated, not `before` and `after`.
         """
-        first, last = self._form
+        form = form_of(self.tokenizer)
+        first, last = form["before"], form["after"]
         room = self.max_input - len(first) - len(last)
         whole = self.tokenizer.encode_batch([r.before + r.text + r.after for r in requests])
         rows = []
@@ -171,7 +162,9 @@ class Generator:
 
         if self.decoding.method != "beam":
             texts = [
-                refilling.Text(ids, self._limit(request), _bits(self.seed, request.name))
+                refilling.Text(
+                    ids, request.max_tokens or self.decoding.max_tokens, self._bits(request)
+                )
                 for request, ids in zip(requests, rows, strict=True)
             ]
             rules = Rules(self.decoding, self.module.config, self.pieces)
@@ -208,13 +201,15 @@ class Generator:
         limits = np.zeros(batch.size, np.int32)
         keys = np.zeros((batch.size, 2), np.uint32)
         for place, row in enumerate(batch.rows):
-            limits[place] = self._limit(requests[row])
-            keys[place] = _bits(self.seed, requests[row].name)
+            limits[place] = requests[row].max_tokens or self.decoding.max_tokens
+            keys[place] = self._bits(requests[row])
         program = _program(self.module, self.decoding, self.pieces, self.runner.mesh)
         return program(self.runner.params, *self.runner.placed((ids, lengths, limits, keys)))
 
-    def _limit(self, request: Request) -> int:
-        return request.max_tokens or self.decoding.max_tokens
+    def _bits(self, request: Request) -> np.ndarray:
+        """64 bits that depend on the seed and the request's name alone."""
+        named = f"{self.seed}\n{request.name}".encode()
+        return np.frombuffer(hashlib.blake2b(named, digest_size=8).digest(), np.uint32)
 
     def _texts_of(
         self, tokens: np.ndarray, lengths: np.ndarray, scores: np.ndarray
@@ -244,20 +239,3 @@ def _program(module: Writer, decoding: Decoding, pieces: int, mesh: Mesh) -> Cal
         )
 
     return by_copies(run, mesh)
-
-
-def _bits(seed: int, name: str) -> np.ndarray:
-    """64 bits that depend on seed and name alone."""
-    digest = hashlib.blake2b(f"{seed}\n{name}".encode(), digest_size=8).digest()
-    return np.frombuffer(digest, np.uint32)
-
-
-def _check(module: Writer, tokenizer: Tokenizer) -> None:
-    config = module.config
-    check_vocabulary(tokenizer, config.vocab_size, "model")
-    end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
-    if config.eos_id != end:
-        raise UserError(
-            f"the model ends texts with token {config.eos_id}, the tokenizer {tokenizer.name} with "
-            f"{end} ({tokenizer.token(end)}); give the tokenizer it was trained with"
-        )

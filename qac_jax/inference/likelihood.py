@@ -57,13 +57,8 @@ class Likelihood:
         tokenizer = self.generator.tokenizer
         form = form_of(tokenizer)
         room = self.options.document_tokens - len(form["before"]) - len(form["after"])
-        return self.of(
-            [
-                [*form["before"], *ids[:room], *form["after"]]
-                for ids in tokenizer.encode_batch(list(documents))
-            ],
-            spans,
-        )
+        whole = tokenizer.encode_batch(list(documents))
+        return self.of([[*form["before"], *ids[:room], *form["after"]] for ids in whole], spans)
 
     def of(self, read: Sequence[Sequence[int]], spans: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The same for inputs that are ids, special tokens included."""
@@ -82,7 +77,8 @@ class Likelihood:
 
         def start(batch: Batch) -> tuple[np.ndarray, jax.Array]:
             ids, lengths = padded(read, batch, tokenizer.pad_id)
-            flat = [ids for row in batch.rows for ids in _filled(targets[row], count)]
+            empty: list[list[int]] = [[]] * count
+            flat = [ids for row in batch.rows for ids in [*targets[row], *empty][:count]]
             every = Batch(np.arange(len(flat)), size * count, width)
             words, _ = padded(flat, every, tokenizer.pad_id)
             sizes = np.zeros(size * count, np.int32)
@@ -105,11 +101,6 @@ class Likelihood:
         places = (np.arange(start, min(start + size, len(read))) for start in starts)
         runner.run((Batch(rows, size, length) for rows in places), start, take)
         return results
-
-
-def _filled(spans: list[list[int]], count: int) -> list[list[int]]:
-    """A document's spans, padded with empty spans to `count`."""
-    return [*spans, *[[]] * (count - len(spans))]
 
 
 @functools.lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -63,26 +63,14 @@ class Reranker:
     ) -> Reranker:
         """From an artefact of ours, or a Hugging Face folder of a sequence classifier."""
         folder = names.folder(place)
-        dtype = dtype_of(inference.precision)
-        module, variables = huggingface.load(folder, Runtime(dtype=dtype, scan=True))
+        runtime = Runtime(dtype=dtype_of(inference.precision), scan=True)
+        module, variables = huggingface.load(folder, runtime)
         if not isinstance(module, CrossEncoder):
             raise UserError(
                 f"{place} is a {type(module).__name__}, not a cross-encoder; give one that was "
                 "trained with objectives/cross_encoder.gin, or a sequence classifier's folder"
             )
-        return cls.of(module, variables["params"], tokenizer_of(folder), options, inference)
-
-    @classmethod
-    def of(
-        cls,
-        module: CrossEncoder,
-        params: Any,
-        tokenizer: Tokenizer,
-        options: RerankerOptions = USUAL_PAIRS,
-        inference: Inference = BY_DEVICE,
-    ) -> Reranker:
-        """From a module and its parameters."""
-        longest = module.config.max_length
+        tokenizer, longest = tokenizer_of(folder), module.config.max_length
         limit = options.max_length or longest
         if not 4 <= limit <= longest:
             raise UserError(
@@ -90,14 +78,9 @@ class Reranker:
                 "tokens of query and passage together"
             )
         check_vocabulary(tokenizer, module.config.vocab_size, "model")
-        return cls(
-            module=module,
-            runner=Runner.of(params, inference),
-            tokenizer=tokenizer,
-            form=Form(**form_of(tokenizer), crop="right"),
-            max_length=limit,
-            truncation=options.truncation,
-        )
+        form = Form(**form_of(tokenizer), crop="right")
+        runner = Runner.of(variables["params"], inference)
+        return cls(module, runner, tokenizer, form, limit, options.truncation)
 
     def score(
         self,
@@ -133,8 +116,9 @@ class Reranker:
         self, rows: Sequence[Pair], *, advance: Callable[[int], None] | None = None
     ) -> np.ndarray:
         """As `score`, for pairs of token ids."""
+        lengths = [len(ids) for ids, _ in rows]
         return self.runner.rows(
-            self.batches(rows),
+            self.runner.batches(lengths, self.max_length),
             lambda batch: self.apply(*padded(rows, batch, self.form.pad)),
             np.empty(len(rows), np.float32),
             advance,
@@ -143,18 +127,12 @@ class Reranker:
     def tokenize(self, queries: Sequence[str], passages: Sequence[str]) -> list[Pair]:
         """(ids, token types) of each pair. Repeated texts are tokenised once."""
         texts = list(dict.fromkeys([*queries, *passages]))
-        known = {
-            text: np.array(ids, np.int32)
-            for text, ids in zip(texts, self.tokenizer.encode_batch(texts), strict=True)
-        }
-        form, limit, truncation = self.form, self.max_length, self.truncation
+        ids = (np.array(ids, np.int32) for ids in self.tokenizer.encode_batch(texts))
+        known = dict(zip(texts, ids, strict=True))
         return [
-            form.two(known[query], known[passage], limit, truncation)
+            self.form.two(known[query], known[passage], self.max_length, self.truncation)
             for query, passage in zip(queries, passages, strict=True)
         ]
-
-    def batches(self, rows: Sequence[Pair]) -> Iterator[Batch]:
-        return self.runner.batches([len(ids) for ids, _ in rows], self.max_length)
 
     def apply(self, ids: np.ndarray, types: np.ndarray, lengths: np.ndarray) -> jax.Array:
         arrays = self.runner.placed((ids, types, lengths))
@@ -166,32 +144,21 @@ def probability(odds: np.ndarray) -> np.ndarray:
 
 
 def rerank(
-    run: Mapping[str, Ranking],
-    queries: Mapping[str, str],
-    texts: Texts,
-    reranker: Reranker,
-    *,
-    advance: Callable[[int], None] | None = None,
+    run: Mapping[str, Ranking], queries: Mapping[str, str], texts: Texts, reranker: Reranker
 ) -> Run:
     """The passages of every query in the cross-encoder's order, with its log-odds as scores."""
-    query_texts: list[str] = []
-    names: list[str] = []
-    for query, ranking in run.items():
-        query_texts += [queries[query]] * len(ranking.ids)
-        names += ranking.ids
-    passage_of = dict(zip(known := list(dict.fromkeys(names)), texts(known), strict=True))
+    pairs = [(query, name) for query, ranking in run.items() for name in ranking.ids]
+    known = list(dict.fromkeys(name for _, name in pairs))
+    text_of = dict(zip(known, texts(known), strict=True))
     standing = None
     if reranker.module.reads_scores and run:
         standing = np.concatenate([shares(ranking.scores) for ranking in run.values()])
-    odds = reranker.score(
-        query_texts, [passage_of[name] for name in names], standing, advance=advance
-    )
-    result: Run = {}
-    start = 0
-    for query, ranking in run.items():
-        result[query] = ranked(ranking.ids, odds[start : start + len(ranking.ids)])
-        start += len(ranking.ids)
-    return result
+    passages = [text_of[name] for _, name in pairs]
+    odds = iter(reranker.score([queries[query] for query, _ in pairs], passages, standing))
+    return {
+        query: ranked(ranking.ids, np.array([next(odds) for _ in ranking.ids], np.float32))
+        for query, ranking in run.items()
+    }
 
 
 def padded(

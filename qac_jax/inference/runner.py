@@ -59,10 +59,7 @@ class Runner:
         """
         devices = jax.local_devices() if devices is None else list(devices)
         if len(devices) % partitions:
-            raise UserError(
-                f"partitions={partitions} does not divide the number of devices of this process, "
-                f"{len(devices)}; choose a number that does"
-            )
+            raise UserError(f"partitions={partitions} does not divide {len(devices)} devices")
         shape, axes = (len(devices) // partitions, partitions), ("data", TENSOR)
         mesh = jax.make_mesh(shape, axes, (AxisType.Auto,) * 2, devices=devices)
         where = place(mesh) if place else NamedSharding(mesh, PartitionSpec())
@@ -99,10 +96,8 @@ class Runner:
         *,
         ahead: int = 3,
     ) -> None:
-        """Starts every batch and takes the results in order, with up to `ahead` batches in flight.
-
-        JAX computes asynchronously while `start` prepares the next batches.
-        """
+        """Starts every batch and takes the results in order, with up to `ahead` batches in flight:
+        JAX computes asynchronously while `start` prepares the next ones."""
         waiting: collections.deque[tuple[Batch, T]] = collections.deque()
         for batch in batches:
             waiting.append((batch, start(batch)))
