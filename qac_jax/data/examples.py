@@ -1,13 +1,11 @@
-"""Reading examples: an artefact of kind "examples", or records in memory.
+"""Reading examples: an artefact of kind "examples", which `tokenize` writes (`data/shards.py`).
 
-`tokenize` writes such an artefact through TFDS (`data/shards.py`); here it is read without
-TensorFlow and TFDS, straight from its ArrayRecord files. In the folder:
+It is read without TensorFlow and TFDS. In the folder:
 
 - `examples-train.array_record-00000-of-0000N`: one record an example, token ids without special
   tokens, as raw bytes of one-dimensional arrays; a list of texts `x` is stored flat, with
   `x_lengths` beside it;
-- `features.json`, `dataset_info.json`: TFDS's description, so that
-  `tfds.builder_from_directory(folder).as_data_source("train")` reads it too;
+- `features.json`, `dataset_info.json`: TFDS's description, so that TFDS reads it too;
 - `documents.npy`: the document number of every example (only where documents are known);
 - `tokenizer/`: the tokeniser, in Hugging Face's layout.
 
@@ -82,17 +80,14 @@ class Records:
         self._lists = [name for name in schema if name + LENGTHS in schema]
 
     def parse(self, serialised: bytes) -> dict[str, np.ndarray | Rows]:
-        """ValueError for bytes that are not a record of the schema."""
-        try:
-            features = _example_class().FromString(serialised).features.feature
-            if len(features) != len(self._dtypes):
-                raise ValueError(f"has the features {', '.join(sorted(features))}")
-            record: dict[str, Any] = {
-                name: np.frombuffer(features[name].bytes_list.value[0], dtype)
-                for name, dtype in self._dtypes.items()
-            }
-        except (DecodeError, IndexError) as error:
-            raise ValueError(str(error)) from error
+        """ValueError, IndexError or DecodeError for bytes that are not a record of the schema."""
+        features = _example_class().FromString(serialised).features.feature
+        if len(features) != len(self._dtypes):
+            raise ValueError(f"has the features {', '.join(sorted(features))}")
+        record: dict[str, Any] = {
+            name: np.frombuffer(features[name].bytes_list.value[0], dtype)
+            for name, dtype in self._dtypes.items()
+        }
         for name in self._lists:
             record[name] = Rows(record[name], record.pop(name + LENGTHS))
         return record
@@ -104,10 +99,8 @@ DOCUMENTS = "documents.npy"
 TOKENIZER = "tokenizer"
 
 # Random access, so no reading ahead. (array_record's own ArrayRecordDataSource starts a thread pool
-# for each call, which triples the cost of small batches.)
-_READER, _READ = "readahead_buffer_size:0", 2048
-# A worker process has one core, so threads would only cost it time.
-_SERIAL = ",max_parallelism:1"
+# for each call, which triples the cost of small batches.) A worker process has one core.
+_READER, _READ, _SERIAL = "readahead_buffer_size:0", 2048, ",max_parallelism:1"
 
 
 class Source(Protocol):
@@ -139,12 +132,8 @@ class Examples:
         self._records = Records(artifact.info["schema"])
         self._lock, self._in_worker = threading.Lock(), False
 
-    def __repr__(self) -> str:
-        return f"Examples({self.path}, {self.count} of {self.info['task']})"
-
     @property
     def tokenizer_folder(self) -> str:
-        """The tokeniser whose ids these are, in Hugging Face's layout."""
         return os.path.join(self.path, TOKENIZER)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,7 +175,7 @@ class Examples:
     def read(self, indices: np.ndarray) -> Sequence[Mapping[str, Any]]:
         try:
             return [self._records.parse(each) for each in self._bytes(indices)]
-        except ValueError as error:
+        except (ValueError, IndexError, DecodeError) as error:
             raise DataError(
                 f"contains records of another form ({error}); tokenize again", file=self.path
             ) from error

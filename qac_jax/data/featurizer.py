@@ -11,7 +11,7 @@ from qac_jax.data.examples import LENGTHS, Source
 from qac_jax.data.form import CROPS, Form, check_name
 from qac_jax.data.kind import LENGTH, Example, Feature, Kind, Record, Settings
 from qac_jax.data.kinds import KINDS
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +72,10 @@ def settle(
 ) -> Featurizer:
     """Checks names and values against the kind, and fills in its defaults."""
     check_name("kind", name, tuple(KINDS))
-    kind, changed = KINDS[name], dict(settings or {})
-    for key in changed:
-        if key not in kind.defaults:
-            raise UserError(f"kind {name} has no setting {key!r}; {nearest(key, kind.defaults)}")
-    complete = {**kind.defaults, **changed}
+    kind = KINDS[name]
+    for key in settings or {}:
+        check_name(f"kind {name}: setting", key, tuple(kind.defaults))
+    complete = {**kind.defaults, **(settings or {})}
     for key, value in complete.items():
         if value is ...:
             raise UserError(f"kind {name} needs the setting {key!r}; give it")
@@ -85,8 +84,7 @@ def settle(
     features = kind.features(complete)
     padded = {n: f.length for n, f in features.items() if f.padded and not f.like}
     for key, limit in (lengths or {}).items():
-        if key not in padded:
-            raise UserError(f"kind {name} has no feature {key!r}; {nearest(key, padded)}")
+        check_name(f"kind {name}: feature", key, tuple(padded))
         least = len(form.before) + len(form.between) + len(form.after) + 1
         if limit < least:
             raise UserError(f"length of {key!r} is {limit}; expected {least} or more")

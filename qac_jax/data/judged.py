@@ -6,8 +6,7 @@ sentence-transformers' hard negatives, a TREC run, or an artefact of kind "negat
 {"_id": query, "negatives": [passage, …]} and optionally "query", "positives", "positives_scores",
 "negatives_scores".
 
-All sources are streamed, in the order of the source of negatives; for each query only the numbers
-of its passages are kept, four bytes each.
+All sources are streamed, in the order of the source of negatives.
 """
 
 import dataclasses
@@ -89,13 +88,9 @@ def from_generated(
 ) -> Iterator[Judged]:
     """Generated queries in place of judged training queries."""
     draw = _Drawer(passages, chosen, seed, bad)
-    if not negatives:
-        for record in contexts:
-            for number, context in enumerate(record["contexts"]):
-                line = _Line(generated_id(record["_id"], number))
-                yield from draw(context["text"], [record["_id"]], line)
-        return
-    for line in _lines(negatives, {}, chosen, seed, bad):
+    numbered = ((r["_id"], number) for r in contexts for number in range(len(r["contexts"])))
+    lines: Iterable[_Line] = (_Line(generated_id(*one)) for one in numbered)
+    for line in _lines(negatives, {}, chosen, seed, bad) if negatives else lines:
         name, _, which = line.query_id.rpartition(_GENERATED)
         (place,) = contexts.positions([name])
         queries = () if place is None else contexts[place]["contexts"]
@@ -227,14 +222,13 @@ def _lines(
     with open_bytes(files[0]) as stream:
         first = stream.readline(LONGEST_LINE).decode(errors="replace").strip()
     columns = len(first.split())
-    if first.startswith("{"):
-        for one in read_hard_negatives(path, bad=bad):
-            yield _Line(one.query, one.negatives, positives=one.positives)
-    elif columns == 3:
-        for one in read_triples(path, keep=chosen.keep, seed=seed, bad=bad):
-            yield _Line(one.query, one.negatives, positives=one.positives)
-    elif columns == 6:
+    if columns == 6:
         yield from _ranked(files, chosen.depth, judged, bad)
+        return
+    if first.startswith("{"):
+        read = read_hard_negatives(path, bad=bad)
+    elif columns == 3:
+        read = read_triples(path, keep=chosen.keep, seed=seed, bad=bad)
     else:
         raise DataError(
             f"negatives of an unknown format ({columns} columns); expected 3 (query, positive, "
@@ -242,6 +236,8 @@ def _lines(
             file=files[0],
             line=1,
         )
+    for one in read:
+        yield _Line(one.query, one.negatives, positives=one.positives)
 
 
 def _ranked(

@@ -1,15 +1,12 @@
 """The contract of a kind of example; each kind is one file in `data/kinds/`.
 
-A pair function is pure: (record, rng, settings) -> example. A record is a mapping from the stored
-features' names to arrays: token ids without special tokens, or lists of them. It comes from an
-examples artefact (`data/examples.py`) or is a plain dict of arrays and lists. `rng` is numpy's
-Generator for (seed, epoch, example), so an example is a function of its record and these three
-numbers. `form` adds special tokens and truncates; `lengths` are the limits, special tokens
-included. The seqio tasks (`data/tasks.py`) and the loader (`data/loader.py`) wrap this function.
+A pair function is pure: (record, rng, settings) -> example. A record maps the stored features'
+names to arrays: token ids without special tokens, or lists of them. `rng` is numpy's Generator for
+(seed, epoch, example). `form` adds special tokens and truncates; `lengths` are the limits, special
+tokens included. The seqio tasks (`data/tasks.py`) and the loader wrap this function.
 
-`tokenize` calls `records` to make the records: token ids without special tokens and without
-truncation, because the crop of a long text is drawn anew each epoch. What it stores is chosen by
-the settings of a `Building`.
+`tokenize` calls `records` to make the records, without truncation, because the crop of a long text
+is drawn anew each epoch. What it stores is chosen by the settings of a `Building`.
 """
 
 from __future__ import annotations
@@ -39,6 +36,11 @@ Record = Mapping[str, Any]
 # How a sibling passage is drawn: within 100 passages, an adjacent one, or a text that shares
 # sentences with the passage.
 SORTS = ("random", "nearby", "overlap")
+PARTS = ("all", "train", "held_out")
+
+
+def belongs(passage: Record, part: str) -> bool:
+    return part == "all" or bool(passage.get("held_out")) == (part == "held_out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ class PassageSelection:
     part: str = option(
         "all",
         "passages to use: all, those that qac prepare held out, or the others (train)",
-        choices=("all", "train", "held_out"),
+        choices=PARTS,
     )
     origins: tuple[str, ...] = option((), "use only contexts of these origins (default: all)")
     strategies: tuple[str, ...] = option(
@@ -73,10 +75,6 @@ class PassageSelection:
         "augtriever: strategies to store (default: all)",
         shown=("title", "anchor", "phrase", "ORIGIN of contexts"),
     )
-
-    def takes(self, passage: Record) -> bool:
-        held_out = self.part == "held_out"
-        return self.part == "all" or bool(passage.get("held_out")) == held_out
 
 
 @dataclasses.dataclass(frozen=True)

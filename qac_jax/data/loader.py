@@ -1,8 +1,7 @@
-"""The loader: examples -> batches of fixed shapes, reproducible whatever makes them.
+"""The loader: examples -> batches of fixed shapes.
 
 A batch is a function of (data, settings, seed, step) alone: not of the number of hosts, worker
-processes or threads, nor of what makes it. So its state is a step number, and a resumed run gets
-the same batches as an uninterrupted one.
+processes or threads, nor of what makes it. So the loader's state is a step number.
 
     loader = Loader("out/examples", batch_size=64, seed=0)
     for batch in loader:                     # {"passage": [64, 144], "passage_length": [64], …}
@@ -44,8 +43,6 @@ from qac_jax.text import tokenizers
 
 
 Batch = dict[str, np.ndarray]
-# What makes batches; seqio is an extra.
-FEEDS = ("grain", "seqio")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +68,8 @@ class Reading:
     )
     feed: str = option(
         "grain",
-        "what makes the batches, which are the same: our loader ahead in grain's thread, or seqio "
-        "(the extra seqio)",
-        choices=FEEDS,
+        "what makes the batches, which are the same: grain, or seqio (the extra seqio)",
+        choices=("grain", "seqio"),
         affects_result=False,
     )
 
@@ -83,8 +79,7 @@ class Reading:
             raise UserError(f"--feed seqio needs seqio; {extras.remedy('seqio')}, or leave it out")
 
 
-# Records that are fetched and parsed together, for several small batches if necessary: fetching
-# them one by one is ten times as slow.
+# Records fetched and parsed together, for several small batches if necessary: ten times as fast.
 _TOGETHER = 1024
 
 
@@ -184,10 +179,10 @@ class Loader:
         **settings: Any,
     ):
         reading = dataclasses.replace(reading or Reading(), **settings)
-        if isinstance(parts, Part):
+        if isinstance(parts, str) or not isinstance(parts, Sequence):
+            if not isinstance(parts, Part):
+                parts = Part(parts, reading.kind, reading.settings or {})
             parts = [parts]
-        elif isinstance(parts, str) or not isinstance(parts, Sequence):
-            parts = [Part(parts, reading.kind, reading.settings or {})]
         elif reading.kind or reading.settings or not parts:
             raise UserError("a mixture needs parts, and each its own kind and settings; give these")
         self.parts: tuple[Part, ...] = tuple(parts)  # type: ignore[arg-type]
@@ -204,10 +199,10 @@ class Loader:
                     "features or lengths, so they cannot be mixed; set the same lengths"
                 )
         number, count = host
-        if batch_size < 1 or batch_size % count or not 0 <= number < count:
+        if batch_size < 1 or batch_size % count:
             raise UserError(
-                f"batch_size {batch_size} cannot be shared by {count} hosts (this is number "
-                f"{number}); make it a positive multiple of their count"
+                f"batch_size {batch_size} cannot be shared by {count} hosts; make it a positive "
+                "multiple of their count"
             )
         documents = sources[0].documents if reading.separate_documents else None
         if reading.separate_documents and documents is None:
@@ -268,11 +263,10 @@ class Loader:
         return self.plan.batches_per_epoch
 
     def state(self) -> dict[str, Any]:
-        """The state that a checkpoint stores to continue after the last batch that was taken."""
         return {"step": self.step, "identity": self.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state of this or another loader of the same data and settings."""
+        """Continues from a state of any loader of the same data and settings."""
         if state.get("identity") != self.identity:
             raise UserError(
                 "the saved loader state belongs to other data or settings (examples, kind, "
@@ -314,18 +308,18 @@ _ENDLESS = 1 << 60
 def ahead(
     make: Batches, start: int, stop: int | None, *, prefetch: int, workers: int
 ) -> Generator[Batch]:
-    """make(start), make(start + 1), … before `stop` (None: endless), made ahead of their consumer.
+    """make(start), make(start + 1), … before `stop` (None: endless), made ahead of their consumer:
 
-    In grain's thread (prefetch=0: when they are asked for), or in worker processes, which take
-    turns with runs of consecutive steps. (grain's own processes make a shared object for every
-    array of every batch, and leave some behind when they are stopped early.)
+    in grain's thread (prefetch=0: when they are asked for), or in processes of our own, since
+    grain's leave shared objects behind when they are stopped early.
     """
+    stop = _ENDLESS if stop is None else stop
     if workers:
         yield from _by_processes(make, start, stop, prefetch * workers, workers)
     elif prefetch:
         import grain
 
-        steps = grain.MapDataset.source(_Steps(make, start, stop))
+        steps = grain.MapDataset.range(start, max(start, stop)).map(make)
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch)
         iterator = iter(steps.to_iter_dataset(options))
         try:
@@ -333,27 +327,14 @@ def ahead(
         finally:
             iterator.close()
     else:
-        yield from map(make, range(start, _ENDLESS if stop is None else stop))
-
-
-class _Steps:
-    def __init__(self, make: Batches, start: int, stop: int | None):
-        self._make, self._start = make, start
-        self._length = max((_ENDLESS if stop is None else stop) - start, 0)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, number: int) -> Batch:
-        return self._make(self._start + number)
+        yield from map(make, range(start, stop))
 
 
 def _by_processes(
-    make: Batches, start: int, stop: int | None, most: int, workers: int
+    make: Batches, start: int, stop: int, most: int, workers: int
 ) -> Generator[Batch]:
     context = multiprocessing.get_context("spawn")  # forking a process with threads is unsafe
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin_worker, (make,))
-    stop = _ENDLESS if stop is None else stop
     coming: collections.deque[concurrent.futures.Future[list[Batch]]] = collections.deque()
     try:
         for first in range(start // make.run * make.run, stop, make.run):

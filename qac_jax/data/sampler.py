@@ -1,8 +1,7 @@
 """Which examples make which batch: plans, pure functions of (seed, step).
 
-A plan gives any step without computing the steps before it. So the state of a loader is a step
-number, every host computes the same global batch and takes its own rows, and worker processes need
-no communication.
+A plan gives any step without computing the steps before it, and every host computes the same global
+batch and takes its own rows.
 """
 
 from __future__ import annotations
@@ -19,10 +18,6 @@ import numpy as np
 from qac_jax.data.randomness import permute
 from qac_jax.errors import UserError
 
-
-# Of the examples of an epoch that do not fill a batch: left out (others each epoch), or in a batch
-# with the first ones of the next epoch.
-REMAINDERS = ("drop", "wrap")
 
 # Positions are permuted for several steps at once, because a call is slower than a position.
 _AHEAD = 8192
@@ -210,9 +205,13 @@ def make_plan(
     remainder: str = "drop",
     documents: np.ndarray | None = None,
 ) -> Plan:
-    """The plan for one or several sources; with `documents`, batches separate documents."""
-    if remainder not in REMAINDERS:
-        raise UserError(f"remainder {remainder!r} is not known; one of {', '.join(REMAINDERS)}")
+    """The plan for one or several sources; with `documents`, batches separate documents.
+
+    remainder: the examples of an epoch that do not fill a batch are left out ("drop"; others each
+    epoch), or come with the first ones of the next epoch ("wrap").
+    """
+    if remainder not in ("drop", "wrap"):
+        raise UserError(f"remainder {remainder!r} is not known; one of drop, wrap")
     if len(counts) > 1 and documents is not None:
         raise UserError("separate_documents works with one source; tokenize the sources together")
     if len(counts) > 1:

@@ -1,16 +1,13 @@
 """Making and writing examples: texts into token ids, records, and ArrayRecord files.
 
-Texts are tokenised in batches. Sibling passages are drawn once, when they are stored (as in
-CoT-MAE's released code); all other random choices are made in training.
+Sibling passages are drawn once, when they are stored (as in CoT-MAE's released code); all other
+random choices are made in training.
 
 The folder is a TFDS dataset (`tfds.builder_from_directory(folder).as_data_source("train")`), but
-TFDS's own writer cannot resume an interrupted run and shuffles by hashes of keys; so TFDS
-serialises the records and describes the dataset, and the shards are files of our artefact, one job
-each. Two runs give the same bytes: protobuf's maps are serialised in a fixed order. This part of
-TFDS can be imported without TensorFlow.
+TFDS's own writer cannot resume an interrupted run and shuffles by hashes of keys; so the shards
+are files of our artefact, one job each. Two runs give the same bytes.
 """
 
-import functools
 import itertools
 import os
 import random
@@ -24,11 +21,10 @@ from etils import epath
 from qac_jax.artifacts import arrays
 from qac_jax.data.examples import LENGTHS, PREFIX
 from qac_jax.data.judged import Judged
-from qac_jax.data.kind import Building, DocumentKind, JudgedKind, Record, Stored
+from qac_jax.data.kind import Building, DocumentKind, JudgedKind, Record, Stored, belongs
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.text import spans, tokenizers
-from qac_jax.text.sentences import Splitter
 from qac_jax.text.sentences import load as load_splitter
 from qac_jax.text.tokenizers import text_of
 
@@ -48,19 +44,6 @@ def shard_name(number: int, count: int) -> str:
     return f"{PREFIX}-{number:05d}-of-{count:05d}"
 
 
-def features_of(schema: Mapping[str, str]) -> Any:
-    """TFDS's description of a record: raw bytes of one-dimensional arrays."""
-    from tensorflow_datasets.core import features
-
-    bytes_ = features.Encoding.BYTES
-    return features.FeaturesDict(
-        {
-            name: features.Tensor(shape=(None,), dtype=np.dtype(dtype), encoding=bytes_)
-            for name, dtype in schema.items()
-        }
-    )
-
-
 def write_shard(
     path: epath.PathLike, schema: Mapping[str, str], records: Iterable[Mapping[str, Any]]
 ) -> int:
@@ -73,8 +56,7 @@ def write_shard(
     def numbered() -> Iterator[tuple[int, bytes]]:
         nonlocal count
         for record in records:
-            # As TFDS's ExampleSerializer, without its checks, which take ten times as long as
-            # the rest.
+            # As TFDS's ExampleSerializer, without its checks, which are slow.
             proto = tf_example_pb2.Example()
             for name, array in flat(record, schema).items():
                 proto.features.feature[name].bytes_list.value.append(array.tobytes())
@@ -102,13 +84,16 @@ def flat(record: Mapping[str, Any], schema: Mapping[str, str]) -> dict[str, np.n
 def describe(folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence[int]) -> None:
     """Writes TFDS's description (FILES) beside the finished shards."""
     import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import naming
+    from tensorflow_datasets.core import features, naming
 
     folder = epath.Path(folder)
     template = naming.ShardedFileTemplate(
         data_dir=folder, dataset_name="examples", split="train", filetype_suffix="array_record"
     )
     files = [folder / shard_name(number, len(shards)) for number in range(len(shards))]
+    # A record: raw bytes of one-dimensional arrays.
+    form: dict[str, Any] = {"shape": (None,), "encoding": features.Encoding.BYTES}
+    tensors = {name: features.Tensor(dtype=np.dtype(d), **form) for name, d in schema.items()}
     split = tfds.core.SplitInfo(
         name="train",
         shard_lengths=list(shards),
@@ -117,7 +102,7 @@ def describe(folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence
     )
     tfds.folder_dataset.write_metadata(
         data_dir=folder,
-        features=features_of(schema),
+        features=features.FeaturesDict(tensors),
         split_infos=[split],
         version="1.0.0",
         check_data=False,
@@ -127,8 +112,8 @@ def describe(folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence
 
 Ids = Sequence[int]
 
-# Queries that are tokenised in one call, with their passages.
-_QUERIES = 64
+# Queries (with their passages), and passages or pairs, that are tokenised in one call.
+_QUERIES, _TOGETHER = 64, 512
 
 
 @dataclass(frozen=True)
@@ -157,32 +142,24 @@ class DocumentTexts(_Encoder):
 
     def passages(self, documents: Sequence[DocumentContexts]) -> list[list[Ids]]:
         prefix, title = self.building.texts.prefix, self.building.texts.title
-        texts = [
-            [prefix + text_of(self.tokenizer, p, title) for p in d.passages] for d in documents
-        ]
-        stream = iter(self.tokenizer.encode_batch(_flat(texts)))
-        return [[next(stream) for _ in of] for of in texts]
+        every = (p for d in documents for p in d.passages)
+        texts = [prefix + text_of(self.tokenizer, p, title) for p in every]
+        stream = iter(self.tokenizer.encode_batch(texts))
+        return [[next(stream) for _ in d.passages] for d in documents]
 
     def contexts(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         origins = self.building.selection.origins
-
-        def chosen(contexts: Sequence[Record]) -> list[str]:
-            return [c["text"] for c in contexts if not origins or c["origin"] in origins]
-
-        return self.lists([[*map(chosen, d.contexts)] for d in documents])
+        return self.lists(
+            [
+                [[c["text"] for c in of if not origins or c["origin"] in origins] for of in every]
+                for every in (document.contexts for document in documents)
+            ]
+        )
 
     def lists(self, texts: Sequence[Sequence[Sequence[str]]]) -> list[list[list[Ids]]]:
         """Ids of the texts of every passage of every document, empty ones left out."""
         stream = iter(self.tokenizer.encode_batch(_flat(_flat(texts))))
         return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
-
-    @functools.cached_property
-    def _splitter(self) -> Splitter:
-        return load_splitter(self.building.siblings.splitter)
-
-    def sentences(self, documents: Sequence[DocumentContexts]) -> list[list[list[str]]]:
-        """The sentences of the passages of each document."""
-        return [[self._splitter.split(p["text"]) for p in d.passages] for d in documents]
 
     def siblings(
         self, documents: Sequence[DocumentContexts], bodies: Sequence[Sequence[Ids]]
@@ -209,7 +186,8 @@ class DocumentTexts(_Encoder):
     def _overlaps(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         """Texts that overlap each passage in whole sentences (CoT-MAE's `overlap`)."""
         chosen = self.building.siblings
-        split = self.sentences(documents)
+        splitter = load_splitter(chosen.splitter)
+        split = [[splitter.split(p["text"]) for p in d.passages] for d in documents]
         counts = iter(self.tokenizer.count(_flat(_flat(split))))
         texts = []
         for document, parts in zip(documents, split, strict=True):
@@ -241,12 +219,12 @@ class JudgedTexts(_Encoder):
     def queries(
         self, queries: Sequence[Judged], change: Callable[[Judged], Judged] = lambda judged: judged
     ) -> Iterator[tuple[Judged, Ids]]:
-        """The queries (after `change`) with their ids; the ids of their passages are cached."""
+        """The queries (after `change`) with their ids."""
         prompt = self.building.texts.query_prompt
         for start in range(0, len(queries), _QUERIES):
             together = [change(judged) for judged in queries[start : start + _QUERIES]]
-            self._learn(judged.positives for judged in together)
-            self._learn(judged.negatives for judged in together)
+            self._learn(p for judged in together for p in judged.positives)
+            self._learn(p for judged in together for p in judged.negatives)
             encoded = self.tokenizer.encode_batch([prompt + j.query for j in together])
             for judged, ids in zip(together, encoded, strict=True):
                 if self.has(ids, "queries without tokens"):
@@ -255,9 +233,8 @@ class JudgedTexts(_Encoder):
     def ids(self, passages: Sequence[Any] | np.ndarray) -> list[np.ndarray]:
         return [self._known[passage] for passage in passages]
 
-    def _learn(self, lists: Iterable[Sequence[Any] | np.ndarray]) -> None:
-        new = dict.fromkeys(p for passages in lists for p in passages)
-        names = [passage for passage in new if passage not in self._known]
+    def _learn(self, passages: Iterable[Any]) -> None:
+        names = [passage for passage in dict.fromkeys(passages) if passage not in self._known]
         prompt, title = self.building.texts.passage_prompt, self.building.texts.title
         texts = [prompt + text_of(self.tokenizer, self._record(p), title) for p in names]
         for passage, ids in zip(names, self.tokenizer.encode_batch(texts), strict=True):
@@ -273,10 +250,6 @@ class JudgedTexts(_Encoder):
 def _flat(nested: Iterable[Iterable[Any]]) -> list[Any]:
     """The list with one level of nesting removed."""
     return list(itertools.chain.from_iterable(nested))
-
-
-# Passages or pairs that are tokenised in one call.
-_TOGETHER = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,9 +307,9 @@ def write(job: Job) -> dict[str, Any]:
 
 
 def _of_documents(job: Job, texts: DocumentTexts) -> Iterator[Record]:
-    make, sizes = job.kind.records, list[int]()
+    sizes = []
     for together in _grouped(job):
-        for records in make(texts, together):
+        for records in job.kind.records(texts, together):
             yield from records
             if records:
                 sizes.append(len(records))
@@ -344,10 +317,10 @@ def _of_documents(job: Job, texts: DocumentTexts) -> Iterator[Record]:
 
 
 def _of_pairs(job: Job, texts: DocumentTexts) -> Iterator[Record]:
-    make, pairs = job.kind.of_pairs, job.pairs
-    assert pairs is not None
+    assert job.pairs is not None
     for start in range(job.start, job.stop, _TOGETHER):
-        yield from make(texts, list(pairs.range(start, min(start + _TOGETHER, job.stop))))
+        pairs = job.pairs.range(start, min(start + _TOGETHER, job.stop))
+        yield from job.kind.of_pairs(texts, list(pairs))
 
 
 def places(passages: Records, contexts: Records) -> np.ndarray | None:
@@ -361,7 +334,7 @@ def places(passages: Records, contexts: Records) -> np.ndarray | None:
 def _grouped(job: Job) -> Iterator[list[DocumentContexts]]:
     """Groups of documents, with enough passages for one efficient tokenisation call."""
     places = np.load(job.places, mmap_mode="r") if job.places else None
-    selection, contexts = job.building.selection, job.contexts
+    part, contexts = job.building.selection.part, job.contexts
 
     def contexts_of(numbers: range) -> list[Sequence[Record]]:
         if contexts is None:
@@ -372,18 +345,15 @@ def _grouped(job: Job) -> Iterator[list[DocumentContexts]]:
         return [contexts[place]["contexts"] if place >= 0 else () for place in found]
 
     group: list[DocumentContexts] = []
-    waiting = 0
     assert job.passages is not None
     for first, passages in documents(job.passages, job.start, job.stop):
         both = zip(passages, contexts_of(range(first, first + len(passages))), strict=True)
-        taken = [(passage, found) for passage, found in both if selection.takes(passage)]
-        if not taken:
-            continue
-        group.append(DocumentContexts(*map(list, zip(*taken, strict=True))))
-        waiting += len(taken)
-        if waiting >= _TOGETHER:
+        taken = [(passage, of) for passage, of in both if belongs(passage, part)]
+        if taken:
+            group.append(DocumentContexts(*map(list, zip(*taken, strict=True))))
+        if sum(len(document.passages) for document in group) >= _TOGETHER:
             yield group
-            group, waiting = [], 0
+            group = []
     if group:
         yield group
 

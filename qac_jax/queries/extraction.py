@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qac_jax.data.kind import belongs
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
 from qac_jax.formats.records import Record, Records, write_lines
 from qac_jax.queries import structure
-from qac_jax.queries.filtering import belongs
 from qac_jax.text import crops
 
 

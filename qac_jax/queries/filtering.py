@@ -122,13 +122,6 @@ def found_again(
     return filtered
 
 
-PARTS = ("all", "train", "held_out")
-
-
-def belongs(passage: Record, part: str) -> bool:
-    return part == "all" or bool(passage.get("held_out")) == (part == "held_out")
-
-
 def shown(artifact: Artifact) -> str:
     """Three passages and their contexts, as a preview."""
     records = Records(artifact)

@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from qac_jax import progress
+from qac_jax.data.kind import belongs
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Piece, columns, expand, json_object, string, text_lines
 from qac_jax.formats.records import Records
 from qac_jax.inference.generator import Generator, Request
 from qac_jax.queries import filtering
-from qac_jax.queries.filtering import Filter, belongs
+from qac_jax.queries.filtering import Filter
 from qac_jax.queries.prompts import Prompt
 from qac_jax.retrieval.corpus import Searchable
 from qac_jax.text.tokenizers import text_of

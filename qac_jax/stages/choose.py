@@ -25,8 +25,8 @@ CHOICE, CHOSEN, INDEX = "choice.json", "model", "index"
 class Choose(Stage):
     """Keeps the model whose run on the validation questions is best.
 
-    The start that the others were trained from is kept unless one is better by more than noise. The
-    folder `model` in the artefact is a copy of the one that is chosen, `index` its index.
+    The start is kept unless one is better by more than noise. In the artefact `model` is a copy of
+    the one that is chosen, `index` its index.
     """
 
     VERB = "choose"
@@ -43,8 +43,6 @@ class Choose(Stage):
     measure: str = option(
         "mrr@10", "the measure to choose by", choices=("mrr@10", "ndcg@10", "hit@1", "recall@100")
     )
-    level: float = option(0.05, "highest p-value of a difference that counts", above=0, below=1)
-    permutations: int = option(10_000, "permutations of the randomisation test", at_least=1)
 
     def check(self) -> None:
         super().check()
@@ -59,12 +57,7 @@ class Choose(Stage):
         judge = benchmarks.by_judgements(inputs.text("qrels"), rules)
         paths = runs.run_files(inputs.text("runs"))
         results = [judge(name, runs.read_run(path)) for name, path in paths.items()]
-        tested: dict[str, Any] = {
-            "level": self.level,
-            "permutations": self.permutations,
-            "seed": self.seed,
-        }
-        found = significance.choose(results, rules.measures[0], **tested)
+        found = significance.choose(results, rules.measures[0], seed=self.seed)
         models = [inputs.path("start"), *inputs.paths("models")]
         model = names.folder(models[found.place])
         if self.indexes:
@@ -160,10 +153,7 @@ class Conclude(Stage):
     def check(self) -> None:
         super().check()
         if not self.alone or self.fused and len(self.fused) != len(self.alone):
-            raise UserError(
-                f"{len(self.alone)} runs of models and {len(self.fused)} fused ones; give --alone, "
-                "and --fused for each of them or for none"
-            )
+            raise UserError("give --alone RUNS, and --fused for each of them or for none")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.report import verdict

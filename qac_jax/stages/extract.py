@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
+from qac_jax.data.kind import PARTS
 from qac_jax.errors import UserError
 from qac_jax.formats.records import write_offsets
 from qac_jax.inference.settings import Inference, LikelihoodOptions
@@ -15,7 +16,7 @@ from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, cut, pooled, re
 from qac_jax.pipeline.stage import Inputs, Plan, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries import extraction
 from qac_jax.queries.extraction import Extraction, Job, Salience, SpanSampling, Statistics
-from qac_jax.queries.filtering import PARTS, shown
+from qac_jax.queries.filtering import shown
 from qac_jax.queries.structure import TitleRule
 
 

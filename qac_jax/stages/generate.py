@@ -9,6 +9,7 @@ from typing import Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
+from qac_jax.data.kind import PARTS
 from qac_jax.formats.records import Records, write_lines, write_offsets
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
@@ -44,7 +45,7 @@ class Generate(Stage):
 
     passages: Ref = input("passages to generate queries for", "passages")
     part: str = option(
-        "all", "passages to use: all, held out, or the others (train)", choices=filtering.PARTS
+        "all", "passages to use: all, held out, or the others (train)", choices=PARTS
     )
     generator: Ref = model_input("T5 or pointer-generator, such as shipped:qgen", default="")
     imported: Ref = input("or a file of queries generated elsewhere", FILE, default="")

@@ -25,7 +25,7 @@ from qac_jax.retrieval.vectors import Vectors
 
 
 if TYPE_CHECKING:
-    from qac_jax.retrieval.approximate import AnyPreset, Approximate
+    from qac_jax.retrieval.approximate import Approximate
 
 
 # The number of vectors from which `auto` builds a ScaNN index.
@@ -105,7 +105,14 @@ class Index(Stage):
             name = f"part-{number:05d}"
             parts[name] = {"rows": stop - start}
             if method != index.EXACT:
-                preset = self._preset(method, stop - start)
+                preset = approximate.preset(
+                    method,
+                    stop - start,
+                    leaves=None if self.leaves < 0 else self.leaves,
+                    soar=self.soar,
+                    dims_per_block=self.dims_per_block,
+                    reordering=self.reordering,
+                )
                 parts[name]["preset"] = dataclasses.asdict(preset)
                 index.build_part(method, vectors, (start, stop), preset, added.identity, name, out)
         description = {"method": method, "dimension": vectors.width, "parts": parts}
@@ -128,18 +135,6 @@ class Index(Stage):
         if self.method != "auto":
             return self.method
         return "exact" if count < _MANY else "scann"
-
-    def _preset(self, method: str, count: int) -> AnyPreset:
-        from qac_jax.retrieval import approximate
-
-        return approximate.preset(
-            method,
-            count,
-            soar=self.soar,
-            leaves=None if self.leaves < 0 else self.leaves,
-            dims_per_block=self.dims_per_block,
-            reordering=self.reordering,
-        )
 
     def _tune(self, inputs: Inputs, out: Writer, vectors: Vectors, searcher: Approximate) -> None:
         """Tunes the search effort on a sample of queries, or of vectors of the index."""
@@ -269,8 +264,8 @@ class Hybrid(Stage):
         known = dense.artifact
         made_by = dict(known.info["encoder"])
         if self.encoder:  # where it is now
-            made_by |= {"path": os.path.abspath(inputs.text("encoder"))}
             made_by.pop("relative", None)
+            made_by["path"] = os.path.abspath(inputs.text("encoder"))
         out.count = len(dense)
         out.info.update(
             weight=settings.weight,

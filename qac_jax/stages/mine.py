@@ -34,7 +34,8 @@ _INPUTS = {"mined": "index", "bm25": "bm25"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mine(Stage):
-    """Draws hard negatives from the rankings of an encoder, of BM25, or of both."""
+    """Draws hard negatives from the rankings of an encoder, of BM25, or of both (whose indexes are
+    given)."""
 
     VERB = "mine"
     KIND = "negatives"
@@ -51,11 +52,6 @@ class Mine(Stage):
     index: Ref = input("dense index, or hybrid", "index", "hybrid", default="")
     encoder: Ref = model_input("encoder of --index, if it was moved", default="")
     bm25: Ref = input("BM25 index", "bm25", "rankings", default="")
-    negatives: str = option(
-        "all",
-        "rankings to draw from: mined (the encoder's), bm25, mined+bm25, or all that are given",
-        choices=("all", "mined", "bm25", "mined+bm25"),
-    )
     queries: Ref = input("queries", FILE, default="")
     qrels: Ref = input("relevance judgements of --queries", FILE, default="")
     contexts: Ref = input("or generated queries of the passages", "contexts", default="")
@@ -69,10 +65,8 @@ class Mine(Stage):
 
     def check(self) -> None:
         super().check()
-        missing = [name for name in self._systems() if not getattr(self, _INPUTS[name])]
-        if missing or not self._systems():
-            wanted = " and ".join(f"--{_INPUTS[name]}" for name in missing) or "--index or --bm25"
-            raise UserError(f"negatives={self.negatives!r} needs an index; pass {wanted}")
+        if not self._systems():
+            raise UserError("mine needs an index; pass --index, --bm25, or both")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import search
@@ -104,9 +98,7 @@ class Mine(Stage):
         }
 
     def _systems(self) -> list[str]:
-        if self.negatives == "all":
-            return [name for name, field in _INPUTS.items() if getattr(self, field)]
-        return self.negatives.split("+")
+        return [name for name, field in _INPUTS.items() if getattr(self, field)]
 
     def questions(self, inputs: Inputs) -> tuple[list[Question], Records]:
         """The questions that negatives are drawn for, and the passages that they are drawn from."""
@@ -154,16 +146,14 @@ class Group(Stage):
             judged = by_query(read_judgements(inputs.text("qrels")))
             asked = list(read_queries(inputs.text("queries")))
             queries = mining.by_passage(asked, judged, teacher)
-        sizes = self.size, self.per_passage
+        given = teacher, passages, queries, self.size, self.per_passage
         count = 0
         with progress.Bar("group", total=self.turns * -(-len(passages) // self.size)) as bar:
 
             def made() -> Iterator[dict[str, Any]]:
                 nonlocal count
                 for turn in range(self.turns):
-                    for group in mining.groups(
-                        teacher, passages, queries, *sizes, (self.seed, turn)
-                    ):
+                    for group in mining.groups(*given, (self.seed, turn)):
                         count += len(group["queries"])
                         bar.advance(1)
                         yield group
@@ -239,8 +229,7 @@ class Label(Stage):
         def write(shard: ShardFile, bar: progress.Bar) -> Facts:
             facts: Facts = {}
             records = labels.records(shard.job, facts, bar.advance)
-            written = write_lines(out.part(shard.name), records)
-            return {**facts, **written}
+            return write_lines(out.part(shard.name), records) | facts
 
         pieces = cut(len(asked), _LABELLED)
         shards = record_files(_FILES, pieces, lambda start, stop, _: asked[start:stop])

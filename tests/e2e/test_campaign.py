@@ -32,8 +32,7 @@ COMMANDS = {
     "words": "tokenize --passages ref/passages --task mlm",
     "base": f"pretrain --gin_file objectives/mlm.gin {_TINY} --examples ref/words {_STEPS}",
     "bm25": "bm25 --passages ref/passages",
-    "negatives": "mine --bm25 ref/bm25 --negatives bm25 --passages ref/passages "
-    f"{_JUDGED} --depth 20 --keep 4",
+    "negatives": f"mine --bm25 ref/bm25 --passages ref/passages {_JUDGED} --depth 20 --keep 4",
     "triples": f"tokenize --task triples --passages ref/passages {_JUDGED} "
     "--negatives ref/negatives",
     "retriever": "finetune --gin_file objectives/finetune.gin --examples ref/triples "

@@ -128,16 +128,7 @@ def test_a_retriever_judges(here: Path, tmp_path: Path) -> None:
     file.write_text("p3\tcopper wire number 3\np4\tcopper wire number 3\n")
     passages = ["--passages", here / "passages"]
     assert qac("bm25", *passages, "--out", tmp_path / "bm25") == 0
-    asked = [
-        "generate",
-        *passages,
-        "--imported",
-        file,
-        "--index",
-        tmp_path / "bm25",
-        "--round_trip",
-        1,
-    ]
+    asked = ["generate", *passages, "--imported", file, "--round_trip", 1]
     assert qac(*asked, "--index", tmp_path / "bm25", "--out", tmp_path / "out") == 0
     found = {r["_id"]: r["contexts"] for r in records_of(tmp_path / "out") if r["contexts"]}
     assert list(found) == ["p3"]

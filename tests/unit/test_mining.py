@@ -104,7 +104,7 @@ def test_what_is_mined_of_judged_queries(folder, tmp_path):
     assert [record["_id"] for record in found] == ["q0", "q1", "q2"]
     assert "p5" not in found[2]["negatives"] and len(found[2]["negatives"]) == 8
     with pytest.raises(UserError, match="pass --index"):
-        mined(folder, tmp_path / "out", negatives="mined+bm25")
+        mined(folder, tmp_path / "out", bm25="")
     passages = Records(artifacts.load(folder / "passages"))
     with pytest.raises(UserError, match="1 judged passages .* 'nowhere'"):
         mining.questions_of({"q": "x"}, {"q": {"nowhere": 1}}, passages)

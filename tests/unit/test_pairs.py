@@ -209,8 +209,8 @@ def test_names_are_checked() -> None:
     more: Any
     for kind, more, message in (
         ("passage_queries", {}, "did you mean 'passage_query'"),
-        ("passage_query", {"settings": {"querys": 2}}, "no setting 'querys'"),
-        ("passage_query", {"lengths": {"passag": 9}}, "no feature 'passag'"),
+        ("passage_query", {"settings": {"querys": 2}}, "setting 'querys'"),
+        ("passage_query", {"lengths": {"passag": 9}}, "feature 'passag'"),
         ("augtriever", {"settings": {"strategies": {"title": 0.0}}}, "above 0"),
         ("mixed", {}, "needs the setting 'probabilities'"),
     ):

@@ -17,7 +17,6 @@ from qac_jax.data.kind import (
     Feature,
     Lengths,
     Record,
-    Settings,
     Stored,
     any_text,
     check_weights,
@@ -87,16 +86,10 @@ def mixed(
     return pair(record["passage"], any_text(record, CONTEXTS[sort], rng, limit), rng, form, lengths)
 
 
-def _needs_of_mixed(settings: Settings) -> tuple[str, ...]:
-    sorts = [sort for sort, weight in settings["probabilities"].items() if weight > 0]
-    return ("passage", *(CONTEXTS[sort] for sort in sorts))
-
-
 def _half_queries(building: Building, tokenizer: Tokenizer) -> dict[str, Any]:
     """By default half of all contexts are queries."""
     sorts = building.siblings.sorts
-    siblings = dict.fromkeys(sorts, 0.5 / max(len(sorts), 1))
-    return {"probabilities": {"query": 0.5, **siblings}}
+    return {"probabilities": {"query": 0.5, **dict.fromkeys(sorts, 0.5 / max(len(sorts), 1))}}
 
 
 def two_spans(record: Record, rng: np.random.Generator, *, form: Form, lengths: Lengths) -> Example:
@@ -211,7 +204,10 @@ MIXED = DocumentKind(
     name="mixed",
     function=mixed,
     features=two_texts(144, 144),
-    needs=_needs_of_mixed,
+    needs=lambda settings: (
+        "passage",
+        *(CONTEXTS[sort] for sort, weight in settings["probabilities"].items() if weight > 0),
+    ),
     check=lambda settings: check_weights(
         "probabilities", settings["probabilities"], list(CONTEXTS)
     ),

@@ -57,9 +57,10 @@ def _drawn_passages(record: Record, rng: ExampleRng, count: int) -> tuple[int, l
     return place, order[(rng.epoch * wanted + np.arange(wanted)) % available].tolist()
 
 
-def _at_least(name: str, least: int, settings: Settings) -> None:
-    if settings[name] < least:
-        raise UserError(f"{name} is {settings[name]}; expected {least} or more")
+def _at_least(settings: Settings, **least: int) -> None:
+    for name, number in least.items():
+        if settings[name] < number:
+            raise UserError(f"{name} is {settings[name]}; expected {number} or more")
 
 
 def triples(
@@ -173,14 +174,6 @@ def cross_encoder_group(
     return {"pairs": [ids for ids, _ in both], "pairs_types": [types for _, types in both]}
 
 
-def _features_of_group(settings: Settings) -> dict[str, Feature]:
-    axes = (settings["n_passages"], LENGTH)
-    return {
-        "pairs": Feature(axes=axes, length=160),
-        "pairs_types": Feature(axes=axes, like="pairs"),
-    }
-
-
 def groups(
     record: Record,
     rng: ExampleRng,
@@ -214,20 +207,6 @@ def _drawn(count: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(turns)[:wanted]
 
 
-def _features_of_groups(settings: Settings) -> dict[str, Feature]:
-    queries, passages = settings["n_queries"], settings["n_passages"]
-    return {
-        "query": Feature(axes=(queries, LENGTH), length=32),
-        "passages": Feature(axes=(passages, LENGTH), length=144),
-        "scores": Feature(axes=(queries, passages), dtype="float32"),
-    }
-
-
-def _check_groups(settings: Settings) -> None:
-    _at_least("n_passages", 2, settings)
-    _at_least("n_queries", 1, settings)
-
-
 def groups_of_texts(texts: DocumentTexts, together: Sequence[Record]) -> Iterator[Record]:
     """Records {"queries", "passages", "scores"} of `qac step group`."""
     how, encode = texts.building.texts, texts.tokenizer.encode_batch
@@ -251,7 +230,7 @@ TRIPLES = JudgedKind(
         *("query", "positives", "negatives"),
         *(SCORES if settings["teacher"] else ()),
     ),
-    check=functools.partial(_at_least, "n_passages", 1),
+    check=functools.partial(_at_least, n_passages=1),
     stored=_stored_triples,
     records=queries_with_passages,
     crop="right",
@@ -275,9 +254,12 @@ CROSS_ENCODER = JudgedKind(
 CROSS_ENCODER_GROUP = JudgedKind(
     name="cross_encoder_group",
     function=cross_encoder_group,
-    features=_features_of_group,
+    features=lambda settings: {
+        "pairs": Feature(axes=(settings["n_passages"], LENGTH), length=160),
+        "pairs_types": Feature(axes=(settings["n_passages"], LENGTH), like="pairs"),
+    },
     needs=lambda settings: ("query", "positives", "negatives"),
-    check=functools.partial(_at_least, "n_passages", 1),
+    check=functools.partial(_at_least, n_passages=1),
     stored=_stored_triples,
     records=queries_with_passages,
     crop="right",
@@ -286,9 +268,13 @@ CROSS_ENCODER_GROUP = JudgedKind(
 GROUPS = DocumentKind(
     name="groups",
     function=groups,
-    features=_features_of_groups,
+    features=lambda settings: {
+        "query": Feature(axes=(settings["n_queries"], LENGTH), length=32),
+        "passages": Feature(axes=(settings["n_passages"], LENGTH), length=144),
+        "scores": Feature(axes=(settings["n_queries"], settings["n_passages"]), dtype="float32"),
+    },
     needs=lambda settings: ("queries", "passages", "scores"),
-    check=_check_groups,
+    check=functools.partial(_at_least, n_passages=2, n_queries=1),
     stored=lambda building: Stored((), ("queries", "passages"), {"scores": "float32"}),
     of_pairs=groups_of_texts,
     prompted=True,
