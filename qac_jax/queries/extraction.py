@@ -42,22 +42,14 @@ if TYPE_CHECKING:
 # Documents scored in one call: the released likelihood pads over this number (a batch of one GPU).
 BLOCK = 128
 
-SALIENCES = ("bm25", "plm", "self")
-STRUCTURES = ("title", "anchor")
-KEYWORDS = "keywords"  # some words of a sentence, without a span
 RANDOM = "random"  # spans as drawn: the baseline of salience
-ORIGINS = {
-    RANDOM: "spans",
-    KEYWORDS: KEYWORDS,
-    **{name: f"qext_{name}" for name in SALIENCES},
-    **{name: f"doc_{name}" for name in STRUCTURES},
-}
-
+# Of methods that draw spans, and of the others.
+OF_SPANS = {"bm25": "qext_bm25", "plm": "qext_plm", "self": "qext_self", RANDOM: "spans"}
+ORIGINS = {**OF_SPANS, "title": "doc_title", "anchor": "doc_anchor", "keywords": "keywords"}
 
 # Of BM25: the share of the mean weight that a word in more than half of the documents gets.
 _EPSILON = 0.25
 _SPACED = str.maketrans(dict.fromkeys(string.punctuation, " "))
-
 
 # Documents and the spans of each -> the salience of each span; the higher the better.
 Salience = Callable[[Sequence[str], Sequence[Sequence[str]]], list[np.ndarray]]
@@ -92,9 +84,8 @@ class SpanSampling(Checked):
         words = words[first:last]
         if len(words) < self.shortest:
             return " ".join(words), []
-        places = crops.chunks(
-            len(words), rng, count=self.spans, shortest=self.shortest, longest=self.longest
-        )
+        how = {"count": self.spans, "shortest": self.shortest, "longest": self.longest}
+        places = crops.chunks(len(words), rng, **how)
         return " ".join(words), [" ".join(words[a:b]) for a, b in places]
 
 
@@ -115,7 +106,7 @@ class Extraction:
     def contexts(
         self, passages: Sequence[Record], salience: Salience | None
     ) -> Iterator[list[Record]]:
-        if self.method in (*SALIENCES, RANDOM):
+        if self.method in OF_SPANS:
             by_draw = [self._spans(passages, salience, draw) for draw in range(self.draws)]
             for of_passage in zip(*by_draw, strict=True):
                 yield list(itertools.chain.from_iterable(of_passage))
@@ -161,18 +152,14 @@ class Job:
 
 def count_words(job: Job) -> dict[str, Any]:
     """Statistics of one part of the corpus, written to a file."""
-    statistics = Statistics.of(p["text"] for p in job.passages.range(job.start, job.stop))
-    statistics.save(job.target)
-    return {"documents": statistics.documents}
+    Statistics.of(p["text"] for p in job.passages.range(job.start, job.stop)).save(job.target)
+    return {}
 
 
 def write_shard(
     job: Job, salience: Salience | None = None, report: Callable[[int], None] = lambda count: None
 ) -> dict[str, Any]:
-    """Writes one file of contexts; returns counts and the file's hash.
-
-    `salience`: that of a model, which is loaded once.
-    """
+    """Writes one file of contexts; returns counts and the file's hash."""
     extraction = job.extraction
     if extraction.method == "bm25":
         statistics = Statistics.load(extraction.statistics)
@@ -191,9 +178,8 @@ def write_shard(
                 own = extracted.get(name, [])
                 counts["extracted"] += len(own)
                 counts["without"] += name in extracted and not own
-                earlier = []
-                if job.earlier is not None and place is not None:
-                    earlier = job.earlier[place]["contexts"]
+                known = job.earlier is not None and place is not None
+                earlier = job.earlier[place]["contexts"] if known else ()  # type: ignore[index]
                 yield {"_id": name, "contexts": [*earlier, *own]}
             report(len(block))
 

@@ -106,11 +106,10 @@ class Generation:
         self, passages: Sequence[Record], start: int, report: Report
     ) -> tuple[list[list[Record]], dict[str, int]]:
         """The contexts of each passage (the first is number `start`), and facts to sum up."""
-        tokens = 0
+        tokens = list[int]()
 
         def advance(requests: int, more: int) -> None:
-            nonlocal tokens
-            tokens += more
+            tokens.append(more)
             report(requests, more)
 
         generated = iter(self.generator.generate(list(self._requests(passages)), report=advance))
@@ -122,16 +121,13 @@ class Generation:
             ]
             for passage in passages
         ]
-        return contexts, {"tokens": tokens}
+        return contexts, {"tokens": sum(tokens)}
 
     def specificity(
         self, passages: Sequence[Record], records: Sequence[Record]
     ) -> list[list[float]]:
         """For each context of each passage, how much likelier it is given this passage than given
-        others, in mean log-probability of a token.
-
-        Others are the passages a quarter, a half and three quarters of the shard away.
-        """
+        those a quarter, a half and three quarters of the shard away (mean log-probability)."""
         from qac_jax.inference.likelihood import Likelihood
         from qac_jax.inference.settings import LikelihoodOptions
 
@@ -159,10 +155,8 @@ class Generation:
 def _specificity(
     likelihood: Likelihood, inputs: Sequence[Sequence[int]], texts: Sequence[Sequence[str]]
 ) -> list[list[float]]:
-    """Of every input's texts: log-likelihood given the input, less its mean given others.
-
-    An input is read once, for its own texts and for those of the inputs that it is another of.
-    """
+    """Of every input's texts: log-likelihood given the input, less its mean given others. An input
+    is read once, for its own texts and for those of the inputs that it is another of."""
     count = len(inputs)
     others = sorted({count * part // 4 for part in (1, 2, 3)} - {0})
     if not others:  # nothing to compare a single passage with
@@ -314,13 +308,9 @@ def summed(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     dropped: Counter[str] = Counter()
     for facts in shards:
         dropped.update(facts["dropped"])
-    texts, kept, tokens = (
-        sum(facts.get(name, 0) for facts in shards) for name in ("texts", "kept", "tokens")
-    )
-    info: dict[str, Any] = {
-        "texts": texts,
-        "kept": kept,
+    names = ("texts", "kept", *(["tokens"] if any("tokens" in facts for facts in shards) else []))
+    return {
+        **{name: sum(facts.get(name, 0) for facts in shards) for name in names},
         "dropped": dict(sorted(dropped.items())),
         "score": "mean log-likelihood of a token under the model, the end included",
     }
-    return info | ({"tokens": tokens} if tokens else {})

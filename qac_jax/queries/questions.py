@@ -44,13 +44,9 @@ class JudgedQueries(NamedTuple):
     judged: dict[str, dict[str, int]]
     origin: str
 
-    def only(self, names: Iterable[str], origin: str) -> JudgedQueries:
-        names_kept = [name for name in names if name in self.judged]
-        return JudgedQueries(
-            {name: self.texts[name] for name in names_kept},
-            {name: self.judged[name] for name in names_kept},
-            origin,
-        )
+    def only(self, names: Sequence[str], origin: str) -> JudgedQueries:
+        texts = {name: self.texts[name] for name in names}
+        return JudgedQueries(texts, {name: self.judged[name] for name in names}, origin)
 
     def __add__(self, other: JudgedQueries) -> JudgedQueries:  # type: ignore[override]
         origin = " and ".join(filter(None, (self.origin, other.origin)))
@@ -80,18 +76,13 @@ class Questions(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Collector:
-    """Chooses among the questions of a folder (or of docstrings) and generated ones."""
-
     chosen: Questions
     passages: Records
     seed: int
 
     def of_docstrings(self, contexts: Records | None) -> dict[str, JudgedQueries]:
-        """Questions of docstrings.
-
-        Training: summary lines and generated queries of modules that are not held out. Test:
-        summary lines of the held-out modules (known-item search).
-        """
+        """Training: summary lines and generated queries of modules that are not held out. Test:
+        summary lines of the held-out modules (known-item search)."""
         train, test = (JudgedQueries({}, {}, "summary lines") for _ in range(2))
         held: set[str] = set()
         named: dict[tuple[str, str], str] = {}  # all passages of one docstring answer it
@@ -106,10 +97,7 @@ class Collector:
                 split.texts[name] = text
                 split.judged.setdefault(name, {})[passage["_id"]] = 1
         if not (test.texts or train.texts):
-            raise UserError(
-                "no passage of --passages has a summary line; expected passages of "
-                "qac prepare --format python_docs"
-            )
+            raise UserError("no passage has a summary line; give passages of --format python_docs")
         if contexts is not None and self.chosen.train != "none":
             made = JudgedQueries({}, {}, GENERATED)
             for record in contexts:
@@ -121,15 +109,12 @@ class Collector:
         return {TRAIN: train, TEST: test}
 
     def of_folder(self, folder: str) -> dict[str, JudgedQueries]:
-        """Training and test questions of a folder in BEIR's layout; where only training queries
-        are judged, some of them are for tests."""
         learned, tested, _ = self._parts(folder)
         if learned is None or tested is None:
             split = TRAIN if learned is None else TEST
             raise UserError(
                 f"{folder} has no judged {split} queries (queries.jsonl and qrels/{split}.tsv); "
-                "add them, or give generated ones by --contexts, --validation_contexts and "
-                "--test_contexts"
+                "add them, or give generated ones by --contexts and --validation_contexts"
             )
         return {TRAIN: learned, TEST: tested}
 
@@ -164,10 +149,7 @@ class Collector:
         }
         for name, questions in sets.items():
             if not questions.texts:
-                raise UserError(
-                    f"there are no questions for {name}; add documents, judged queries, or "
-                    "generated ones by another generator"
-                )
+                raise UserError(f"there are no questions for {name}; add documents or queries")
         return sets, removed
 
     def _parts(self, folder: str) -> tuple[JudgedQueries | None, ...]:
@@ -244,10 +226,7 @@ def judged_files(folder: str) -> tuple[dict[str, str], str | None]:
 
 
 def judged_parts(folder: str) -> dict[str, str]:
-    """Which questions of a folder are judged: "test" and "validation" -> their file.
-
-    A folder with judged training queries alone tests on some of them.
-    """
+    """Which questions of a folder are judged: "test" and "validation" -> their file."""
     files, queries = judged_files(folder) if folder else ({}, None)
     if not files or not queries:
         return {}
@@ -258,11 +237,11 @@ def judged_parts(folder: str) -> dict[str, str]:
     return parts
 
 
-def generated(contexts: Iterable[Records], each: int = 0) -> JudgedQueries:
+def generated(contexts: Iterable[Records], each: int) -> JudgedQueries:
     """Generated and extracted queries with their own passages as the relevant ones.
 
-    `each`: at most N queries of each source for a passage (0: all). The same text of several
-    passages, such as the title of their document, is one query.
+    `each`: at most N queries of each source for a passage. The same text of several passages, such
+    as the title of their document, is one query.
     """
     found = JudgedQueries({}, {}, "")
     numbers: collections.Counter[str] = collections.Counter()
@@ -270,7 +249,7 @@ def generated(contexts: Iterable[Records], each: int = 0) -> JudgedQueries:
     known: dict[str, str] = {}  # text -> id
     for records in contexts:
         for record in records:
-            for context in record["contexts"][: each or None]:
+            for context in record["contexts"][:each]:
                 if not (words := plain(context["text"])):
                     continue
                 name = known.setdefault(words, generated_id(record["_id"], numbers[record["_id"]]))
@@ -286,12 +265,11 @@ def unjudged(folder: str) -> dict[str, str]:
     files, queries = judged_files(folder)
     if files or not queries:
         return {}
-    texts = {f"log:{query.id}": query.text for query in read_queries(queries)}
-    return {name: text for name, text in texts.items() if plain(text)}
+    return {f"log:{query.id}": query.text for query in read_queries(queries) if plain(query.text)}
 
 
 def made_by(artifact: Artifact) -> dict[str, Any]:
-    """Who made the contexts of an artefact, how many, and which filters dropped how many."""
+    """Who made the contexts of an artefact, how many, and how many were left out and why."""
     fields, info = artifact.fields, artifact.info
     name = str(fields.get("generator") or fields.get("imported") or fields.get("method") or "")
     facts: dict[str, Any] = {

@@ -4,9 +4,8 @@ It happens before anything is generated, so that the questions which choose and 
 are about passages whose generated queries trained nothing. A document falls into one part as a
 whole: its passages repeat one another's names and subjects.
 
-`check_leaks` looks whether anything that trains or expands knows a test question: a validation or
-test question whose text is among the contexts or the training questions, and a context or a
-training question of a passage that was kept aside.
+`check_leaks` looks whether anything that trains or expands knows a test question, or was made of a
+passage that was kept aside.
 """
 
 import dataclasses
@@ -60,21 +59,15 @@ def split(
     seed: int = 0,
 ) -> tuple[list[str], str]:
     """The part of each passage, by the hashes of their documents' ids, and whether documents or
-    passages were split.
-
-    `aside`: the parts that are needed; without "test", as where people judged test questions, those
-    passages are for training.
-    """
+    passages were split. `aside`: the parts that are needed; the rest is for training."""
     records = [(record["_id"], str(record.get("doc") or record["_id"])) for record in passages]
     by = "document" if len({document for _, document in records}) >= _FEWEST else "passage"
     groups = [document if by == "document" else name for name, document in records]
     left = dict(sorted(Counter(groups).items(), key=lambda item: _place(item[0], seed)))
     kinds, target = len(left), settings.target(len(records))
     part_of: dict[str, str] = {}
-    wanted = frozenset(aside)
-    for part in (TEST, VALIDATION):  # the test is the same with and without a validation part
-        if part not in wanted:
-            continue
+    # The test is the same with and without a validation part.
+    for part in sorted(aside):
         taken = _taken(left, target)
         if not taken:
             raise UserError(
@@ -92,9 +85,7 @@ def _taken(sizes: Mapping[str, int], target: int) -> list[str]:
     taken: list[str] = []
     count = 0
     for group, size in sizes.items():
-        if count >= target:
-            break
-        if count + size <= target * 1.5:
+        if count < target and count + size <= target * 1.5:
             taken.append(group)
             count += size
     if not taken and len(sizes) > 1 and target:  # all are large: the smallest one

@@ -1,14 +1,12 @@
 """Pseudo-queries by rule: a document's title, its anchors and emphasised words, and keywords.
 
 Doc-Title and Doc-Anchor of AugTriever (Meng et al., 2022). The readers collect them: links, bold
-and italic of Wikipedia's XML and of HTML, "See Also" and linked names of docstrings (`anchors`,
-`phrases` and `see_also` of a passage). Documents are cut by line breaks (Wikipedia: `prepare --cut
-lines`) or stay whole (Common Crawl: `--cut none`).
+and italic of Wikipedia's XML and of HTML, "See Also" of docstrings.
 
 Keywords are some words of a passage, as one would type what one remembers of it: a window of a
 sentence loses most of its common words and some of the others; most often a question word comes
-first, sometimes the title last. A teacher that scores passages for any text (step group) can train
-a retriever with them; as labelled questions they are too easy.
+first, sometimes the title last. As labelled questions they are too easy; a teacher's scores for
+them (step group) can train a retriever.
 """
 
 import dataclasses
@@ -50,23 +48,18 @@ class TitleRule(Checked):
 
 
 def anchors(passage: dict[str, Any]) -> list[str]:
-    """Labels of links, then emphasised words, then names it refers to; each once.
-
-    Labels that are in the text must be whole words of it, since the readers compare letters alone.
-    Names in the "See Also" of a docstring need not be in the text. Those of an encyclopedia belong
-    to the whole article, so a paragraph has only the ones that it contains.
-    """
+    """Labels of links, then emphasised words, each once; those that are in the text must be whole
+    words of it, since the readers compare letters alone."""
     text = " ".join(passage["text"].lower().split())
     labels: dict[str, str] = {}
-    for name in ("anchors", "phrases", "see_also"):
+    for name in ("anchors", "phrases"):
         for item in passage.get(name) or ():
-            # Anchors are [target, label]; names and phrases are plain texts.
+            # Anchors are [target, label]; phrases are plain texts.
             label = " ".join((item if isinstance(item, str) else item[-1]).split())
             key = label.lower()
             # As whole words: an alphanumeric character stands neither before nor behind it.
             stands = re.search(rf"(?<![^\W_]){re.escape(key)}(?![^\W_])", text)
-            elsewhere = name != "see_also" and key not in text
-            if label and key not in labels and (elsewhere or stands):
+            if label and key not in labels and (key not in text or stands):
                 labels[key] = label
     return list(labels.values())
 

@@ -6,8 +6,7 @@ evaluation resumes.
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from etils import epath
 
@@ -18,22 +17,10 @@ from qac_jax.evaluation.benchmarks import Collection, Judging, SearchFunction
 from qac_jax.evaluation.significance import Comparison
 from qac_jax.fields import option, part
 from qac_jax.formats import runs as run_files
-from qac_jax.formats.queries import Query
-from qac_jax.formats.runs import Run
 from qac_jax.inference.settings import EncoderOptions, Inference
-from qac_jax.pipeline import costs
-from qac_jax.pipeline.inputs import (
-    FILE,
-    Inputs,
-    Plan,
-    Plans,
-    Ref,
-    input,
-    model_input,
-    one_of,
-    together,
-)
-from qac_jax.pipeline.stage import Stage, execute
+from qac_jax.pipeline import costs, stage
+from qac_jax.pipeline.inputs import one_of, together
+from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.report import tables
 from qac_jax.retrieval.bm25 import Bm25 as Searcher
 from qac_jax.retrieval.corpus import Searchable
@@ -93,15 +80,10 @@ class Evaluate(Stage):
             run = run_files.read_run(path, self.rules.depth or None)
             deepest = max(len(ranking.ids) for ranking in run.values())
             if short := [m for m in measures if (metrics.depth_of(m) or 0) > deepest]:
-                progress.say(
-                    f"{name}: the run holds at most {deepest} passages a query, so "
-                    f"{', '.join(short)} may be too low, unless that is all of them"
-                )
+                progress.say(f"{name}: {deepest} passages a query are few for {', '.join(short)}")
             result = judge(name, run)
             if result.missing:
-                progress.say(
-                    f"{name}: {result.missing:,} queries are missing from the run and count as 0"
-                )
+                progress.say(f"{name}: {result.missing:,} queries not in the run count as 0")
             judged.append(result)
         compared = significance.compared(judged, measures, self.permutations, self.seed)
         comparisons = [dataclasses.asdict(comparison) for comparison in compared]
@@ -115,23 +97,15 @@ class Evaluate(Stage):
         if facts["comparisons"]:
             found = tables.compared(Comparison(**c) for c in facts["comparisons"])
             text += f"\n\n{tables.markdown(tables.COMPARED, found)}"
-        return "\n".join([text, *_recalls(facts.get("approximate", {}))])
+        for name, info in facts.get("approximate", {}).items():
+            known = f"@{info['k']} {info['recall']:.4f}" if info else " not measured"
+            text += f"\n{name}: approximate search, recall{known}"
+        return text
 
     def _measures(self) -> Sequence[str]:
         if self.queries:
             return self.rules.measures or answers.MEASURES
         return self.rules.resolved().measures
-
-
-def _recalls(approximate: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A sentence for each run of an approximate index."""
-    return [
-        f"{name}: approximate search, recall@{info['k']} {info['recall']:.4f}"
-        if info
-        else f"{name}: approximate search, recall not measured (qac index --target_recall measures "
-        "it; --method exact has none to lose)"
-        for name, info in approximate.items()
-    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,15 +129,10 @@ class EvaluateBeir(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.report import suites
 
-        work = out.scratch("searched")
-
         def searcher(collection: Collection) -> SearchFunction:
-            index = self._index(inputs, collection.path, work / collection.name)
-
-            def search(queries: Sequence[Query], k: int) -> Run:
-                return index.run({query.id: query.text for query in queries}, k)
-
-            return search
+            work = out.scratch("searched") / collection.name
+            index = self._index(inputs, collection.path, work)
+            return lambda queries, k: index.run({query.id: query.text for query in queries}, k)
 
         judged = []
         for result, run in benchmarks.evaluate_folder(
@@ -190,15 +159,15 @@ class EvaluateBeir(Stage):
         from qac_jax.retrieval import index
 
         if self.bm25:
-            return Searcher(execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25"))
+            return Searcher(stage.execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25"))
         embed = Embed(
             encoder=inputs.text("encoder"),
             passages=corpus,
             options=self.options,
             inference=self.inference,
         )
-        vectors = os.fspath(execute(embed, folder / "vectors").path)
-        return index.Index(execute(Index(vectors=vectors, method="exact"), folder / "index"))
+        vectors = os.fspath(stage.execute(embed, folder / "vectors").path)
+        return index.Index(stage.execute(Index(vectors=vectors, method="exact"), folder / "index"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from qac_jax.text.passages import Cutter, Cutting, PrepareJob
 from qac_jax.text.spans import SPLITTERS
 
 
-PYTHON_DOCS, FOLDER, AUTO = "python_docs", "folder", "auto"
+PYTHON_DOCS, AUTO = "python_docs", "auto"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,16 +68,14 @@ class Prepare(Stage):
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
         if self.format == PYTHON_DOCS:
             identities.update(python_docs.versions(self.packages))
-        elif self.source()[0] == FOLDER:
+        elif self.source()[0] == "folder":
             identities["pypdf"] = pdf_version()
         return identities
 
     def check(self) -> None:
         super().check()
-        needed, other = self.documents, self.packages
-        if self.format == PYTHON_DOCS:
-            needed, other = other, needed
-        if other or not needed:
+        docs = self.format == PYTHON_DOCS
+        if bool(self.packages) != docs or bool(self.documents) == docs:
             raise UserError(
                 f"format {self.format}: python_docs reads --packages, such as numpy,scipy,stdlib, "
                 "and every other format --documents; give that one alone"
@@ -162,8 +160,7 @@ class Prepare(Stage):
             for i, drop in drops.items()
         ]
         if again:
-            label = "prepare: repeated ids"
-            pooled(out, again, work, self.pool, label, is_done=lambda _: False)
+            pooled(out, again, work, self.pool, "prepare again", is_done=lambda _: False)
         return [out.facts(shard.name) for shard in shards]
 
     def _finish(self, facts: Sequence[Mapping[str, Any]], out: Writer) -> None:
@@ -178,9 +175,8 @@ class Prepare(Stage):
         if self.cutting.cut != "none":
             out.info.update(max_tokens=self.cutting.max_tokens, vocabulary=self.tokenizer)
             out.info["vocabulary_identity"] = tokenizers.load(self.tokenizer).identity
-        for splitter in sorted({of_shard["sentences_by"] for of_shard in facts} - {""}):
+        for splitter in {of_shard["sentences_by"] for of_shard in facts} - {""}:
             out.info["splitter"] = splitter
-            progress.say(f"prepare: sentences by {splitter}")
         out.info.update(bad.counts())
         bad.report(out, "prepare")
         if count := out.info["without_passages"]:

@@ -1,8 +1,7 @@
 """Steps that make training, validation and test questions, and keep them apart.
 
 A folder in BEIR's layout may have judged queries for training, for testing, for both or for
-neither; the stages after `collect` read the same files in all cases. Where passages were kept aside
-for validation and test (`split`), their generated questions are inputs of their own.
+neither; the stages after `collect` read the same files in all cases.
 """
 
 import dataclasses
@@ -68,14 +67,11 @@ class Collect(Stage):
         if alone or not split and (self.test_contexts or self.contexts and not self.summaries):
             raise UserError(
                 "--contexts and --test_contexts need --validation_contexts too; --summaries take "
-                "one --contexts and nothing else; leave out what does not fit"
+                "one --contexts and nothing else"
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        folder = inputs.text("collection")
-        if folder and not os.path.isdir(folder):
-            raise UserError(f"{folder} is not a folder; give one with corpus.jsonl in it")
-        given = inputs.get("contexts", ())
+        folder, given = inputs.text("collection"), inputs.get("contexts", ())
         contexts = [Records(artifact) for artifact in given]
         collector = Collector(self.chosen, inputs.records("passages"), self.seed)
         removed: Mapping[str, Mapping[str, int]] = {}
@@ -89,11 +85,10 @@ class Collect(Stage):
         for name, asked in sets.items():
             write_questions(out, name, asked.texts, asked.judged)
             out.info[name] = {"from": asked.origin, "queries": len(asked.texts)}
-            progress.say(f"collect: {len(asked.texts):,} {name} questions ({asked.origin})")
             if lost := removed.get(name):
                 out.info[name]["removed"] = dict(lost)
-                for reason, count in lost.items():
-                    progress.say(f"collect: {count:,} {name} questions removed: {reason}")
+            gone = "".join(f"; {count:,} removed: {why}" for why, count in (lost or {}).items())
+            progress.say(f"collect: {len(asked.texts):,} {name} questions ({asked.origin}){gone}")
         if self.validation_contexts:
             made = {part: inputs.get(f"{part}_contexts") for part in (VALIDATION, TEST)}
             out.info["made_by"] = {TRAIN: [made_by(artifact) for artifact in given]} | {
@@ -109,11 +104,8 @@ FILE_NAME = "queries.jsonl"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample(Stage):
-    """Draws queries from the union of several sources, such as PAIR's 1.8 million unlabelled ones.
-
-    The hashes of the texts and the seed decide, so the order of the files does not matter. An id
-    begins with the name of its file or folder.
-    """
+    """Draws queries from the union of several sources, such as PAIR's 1.8 million unlabelled ones,
+    by the hashes of their texts. An id begins with the name of its file or folder."""
 
     VERB = "sample"
     KIND = "questions"
@@ -157,8 +149,7 @@ def _by_name(paths: Sequence[epath.Path]) -> dict[str, str]:
     """Files or folders by their names, with which the ids in them will begin."""
     named = {os.path.basename(os.path.normpath(path)).split(".")[0]: str(path) for path in paths}
     if len(named) < len(paths):
-        files = ", ".join(map(str, paths))
-        raise UserError(f"two of {files} have one name, with which ids begin; rename one of them")
+        raise UserError("two of the files have one name, with which ids begin; rename one of them")
     return named
 
 
@@ -219,13 +210,9 @@ class Judge(Stage):
         if not answered:
             raise UserError(
                 f"no passage of {self.passages} has a name that answers a question of "
-                f"{self.questions}; give the passages that the questions are about"
+                f"{self.questions}"
             )
-        if len(answered) < len(asked):
-            progress.say(
-                f"judge: {len(asked) - len(answered):,} of {len(asked):,} questions are answered "
-                "by none of the passages and are left out"
-            )
+        progress.say(f"judge: passages answer {len(answered):,} of {len(asked):,} questions")
         for split in sorted({question.split for question in answered}):
             texts = {question.id: question.text for question in answered if question.split == split}
             write_questions(out, split, texts, judged)
@@ -237,11 +224,7 @@ class Judge(Stage):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unite(Stage):
     """Merges collections into one corpus, whose ids begin with their folder's name, with judged,
-    unjudged and test queries.
-
-    The hash of a training query's id decides whether it is judged; the judgements of the unjudged
-    ones are written apart, to evaluate pseudo-labels.
-    """
+    unjudged and test queries; judgements of the unjudged ones serve to evaluate pseudo-labels."""
 
     VERB = "unite"
     KIND = "questions"
@@ -272,9 +255,8 @@ class Unite(Stage):
                     part = "judged" if self._place(query) < self.judged else "unjudged"
                     part = "test" if split == "test" else part
                     asked[part][f"{name}/{query}"] = texts[query]
-                    answered[f"{name}/{query}"] = {
-                        f"{name}/{passage}": grade for passage, grade in grades[query].items()
-                    }
+                    of = {f"{name}/{passage}": grade for passage, grade in grades[query].items()}
+                    answered[f"{name}/{query}"] = of
         for part, texts in asked.items():
             write_questions(out, part, texts, answered)
         out.info["questions"] = {part: len(texts) for part, texts in asked.items()}

@@ -119,10 +119,9 @@ def test_anchors_are_told_once() -> None:
         "text": "Of graphs: trees, forests,\nand what (an edge\nset) is. See also scipy.forest.",
         "anchors": [["Graph (mathematics)", "graphs"], ["Tree", "Trees"], ["Or", "or"]],
         "phrases": ["Graphs", "edge  set"],
-        "see_also": ["scipy.forest", "Forest theory"],
     }
     (found,) = Extraction("anchor").contexts([passage], None)
-    assert [c["text"] for c in found] == ["graphs", "Trees", "edge set", "scipy.forest"]
+    assert [c["text"] for c in found] == ["graphs", "Trees", "edge set"]
     assert found[0] == {"text": "graphs", "origin": "doc_anchor", "score": None}
 
 
