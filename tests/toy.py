@@ -129,6 +129,26 @@ class ToyContrastive(Objective):
         return loss, aux
 
 
+class HalfNet(Net):
+    """Gives logits in full, as all models do."""
+
+    runtime: Runtime = Runtime("float16")
+
+    def logits(self, variables: Any, x: jax.Array) -> jax.Array:
+        return super().logits(variables, x).astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class HalfMlm(ToyMlm):
+    """In float16: half parameters in the pass, losses in full."""
+
+    model: Net = HalfNet()
+
+    def loss(self, variables: Any, batch: Any, key: jax.Array, train: bool) -> tuple[Any, Any]:
+        params = jax.tree.map(lambda x: x.astype(jnp.float16), variables["params"])
+        return super().loss({**variables, "params": params}, batch, key, train)
+
+
 def texts(rng: np.random.Generator, size: int, length: int, vocab: int = 32) -> tuple[Any, Any]:
     """Padded ids and unequal lengths."""
     lengths = rng.integers(2, length + 1, size).astype(np.int32)

@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pytest
 import toy
-import toy_half
 
 from qac_jax.errors import UserError
 from qac_jax.training import mesh as meshes
@@ -96,7 +95,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(whole: Any, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_resumed_in_float16_with_the_scale_of_the_loss(tmp_path: Path) -> None:
     options = {
-        "objective": toy_half.Mlm(toy_half.Net(dropout=0.2)),
+        "objective": toy.HalfMlm(toy.HalfNet(dropout=0.2)),
         "scaling": Scaling(2.0**24, period=3),
         "plan": (14, Monitoring(log_every=1, save_every=3)),
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_retrieval import save_encoder, write_collection
+from toy_retrieval import indexed, save_encoder, write_collection
 
 from qac_jax import Retriever, artifacts, cli, retriever
 from qac_jax.errors import UserError
@@ -172,8 +172,11 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.slow
 def test_a_living_index_of_another_artefact(
-    road: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    road = indexed(tmp_path / "road")
+    hybrid = ["--index", road / "index", "--bm25", road / "bm25", "--weight", 0.2]
+    assert qac("step", "hybrid", *hybrid, "--out", road / "hybrid") == 0
     known = Retriever.load(road / "hybrid").search("copper lamp river", k=5)
     for kind in ("vectors", "index", "hybrid", "passages"):
         encoder = ["--encoder", road / "encoder"] if kind == "passages" else []
@@ -193,21 +196,3 @@ def test_a_living_index_of_another_artefact(
     monkeypatch.setenv("QAC_SERVE_TOKEN", "x" * 40)
     with pytest.raises(UserError, match="cannot change; serve it without a token"):
         app._opened(Serving(index=str(road / "hybrid")))
-
-
-@pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
-    place = tmp_path_factory.mktemp("road")
-    shutil.copytree(folder, place / "encoder")
-    data = write_collection(place / "data")
-    words: list[list[object]] = [
-        ["prepare", "--documents", data, "--format", "beir", "--out", place / "passages"],
-        ["embed", "--encoder", place / "encoder", "--passages", place / "passages"],
-        ["index", "--vectors", place / "vectors"],
-        ["bm25", "--passages", place / "passages"],
-        ["step", "hybrid", "--index", place / "index", "--bm25", place / "bm25", "--weight", 0.2],
-    ]
-    outs = ["passages", "vectors", "index", "bm25", "hybrid"]
-    for command, out in zip(words, outs, strict=True):
-        assert qac(*command, *([] if "--out" in command else ["--out", place / out])) == 0
-    return place

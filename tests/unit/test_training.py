@@ -15,7 +15,6 @@ import optax
 import pytest
 import toy
 import toy_examples
-import toy_half
 from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec
@@ -161,11 +160,11 @@ def test_the_scale_doubles_after_good_steps_and_halves_at_once() -> None:
     assert [bool(overflows(*case)) for case in cases] == [True, False, False, False]
     # Checkpoints of other precisions have no scale.
     assert "scale" not in plain(engine(toy.ToyMlm()).abstract)
-    assert "scale" in plain(engine(toy_half.Mlm()).abstract)
+    assert "scale" in plain(engine(toy.HalfMlm()).abstract)
 
 
 def test_a_step_that_overflows_changes_nothing_but_the_scale() -> None:
-    run = engine(toy_half.Mlm(), scaling=Scaling(2.0**24, period=3), ema=0.5)
+    run = engine(toy.HalfMlm(), scaling=Scaling(2.0**24, period=3), ema=0.5)
     state, program = run.create(), run.compile_step(toy.batch(16))
     scales, moved = [], 0
     for number in range(1, 16):
@@ -187,7 +186,7 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale() -> None:
 
 
 def test_a_loss_that_is_not_finite_counts_as_skipped() -> None:
-    run = engine(dataclasses.replace(toy_half.Mlm(), explode_at=2), scaling=Scaling(1024.0))
+    run = engine(dataclasses.replace(toy.HalfMlm(), explode_at=2), scaling=Scaling(1024.0))
     state, program = run.create(), run.compile_step(toy.batch(16))
     before = jax.device_get(state.params)
     state, _ = program(state, meshes.place(toy.batch(16), run.mesh))

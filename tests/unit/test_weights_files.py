@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 
 import ml_dtypes
@@ -21,19 +20,11 @@ FLOATS = np.arange(6, dtype=np.float32)
 STORAGES = {"0": FLOATS.tobytes()}
 
 
-def test_reads_tensors_views_and_parameters(tmp_path: Path) -> None:
-    parameter = Call(Global("torch._utils", "_rebuild_parameter"), tensor(), True, OrderedDict())
-    state = {"w": tensor(), "t": tensor(shape=(3, 2), strides=(1, 3)), "p": parameter, "n": 7}
-    found = torch_files.read(archive(tmp_path / "m.bin", pickled({"model": state}), STORAGES))
-    assert found.keys() == {"w", "t", "p"}
-    np.testing.assert_array_equal(found["w"], FLOATS.reshape(2, 3))
-    np.testing.assert_array_equal(found["t"], FLOATS.reshape(2, 3).T)
-    np.testing.assert_array_equal(found["p"], FLOATS.reshape(2, 3))
-
-
 def test_reads_what_torch_writes(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     state = torch.nn.Linear(3, 2).state_dict() | {
+        "view": torch.arange(6.0).reshape(2, 3).T,
+        "parameter": torch.nn.Parameter(torch.ones(2)),
         "half": torch.arange(4).to(torch.bfloat16),
         "scalar": torch.tensor(2.5, dtype=torch.float64),
         "empty": torch.zeros(0, 3),
