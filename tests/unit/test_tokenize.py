@@ -25,9 +25,9 @@ from qac_jax.text import tokenizers
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenize")
     toy_examples.vocabulary(folder)
-    source = toy_examples.passages(folder)
-    toy_examples.contexts(folder, source)
-    toy_examples.judgements(folder, source)
+    toy_examples.passages(folder)
+    toy_examples.contexts(folder)
+    toy_examples.judgements(folder)
     return folder
 
 

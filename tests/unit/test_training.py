@@ -228,8 +228,6 @@ def test_state_is_born_sharded_and_the_optimiser_mirrors_parameters() -> None:
 
 def test_any_batch_has_its_devices() -> None:
     assert meshes.mesh_sizes((-1, 2, 1), 8) == (4, 2, 1)
-    with pytest.raises(UserError, match="mesh=3x1x1 does not fit 8 device"):
-        meshes.mesh_sizes((3, 1, 1), 8)
     with pytest.raises(UserError, match="at most one of them -1"):
         meshes.mesh_sizes((-1, -1, 1), 8)
     for shape, batch, microbatch, fills, used in (
@@ -245,8 +243,6 @@ def test_any_batch_has_its_devices() -> None:
         assert meshes.shared_by(shape, 8, batch, microbatch, fills) == used
     with pytest.raises(UserError, match="batch_size=12 is not divisible by the 8 devices"):
         engine(toy.ToyMlm(), data=8).check(12)
-    with pytest.raises(UserError, match="microbatch=12 does not divide batch_size=32"):
-        engine(toy.ToyMlm(), data=8, microbatch=12).check(32)
     with pytest.raises(UserError, match="microbatch=4 is not divisible by the 8 devices"):
         engine(toy.ToyMlm(), data=8, microbatch=4).check(16)
 
@@ -350,8 +346,6 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"name": "adam"}, "did you mean 'adamw'"),
         ({"b2": 1.0}, "b2 = 1.0; expected"),
-        ({"frozen": "layers"}, "expected a list"),
-        ({"frozen": ("(",)}, "not a regular expression"),
         ({"frozen": ("embeddings", "layers/7")}, "'layers/7' matches no parameter"),
         ({"frozen": ("",)}, "nothing would be trained"),
     )
