@@ -51,11 +51,13 @@ def sentence(rng: np.random.Generator, words: int) -> str:
     return " ".join(rng.choice(WORDS, words)).capitalize() + "."
 
 
-def write_collection(folder: Path, passages: int = 40, queries: int = 12) -> Path:
-    """BEIR's layout; each query repeats some words of its passage."""
+def write_collection(
+    folder: Path, passages: int = 40, queries: int = 12, *, train: int = 0
+) -> Path:
+    """BEIR's layout; each query repeats some words of its passage. The first may be to train."""
     rng = np.random.default_rng(0)
     (folder / "qrels").mkdir(parents=True)
-    corpus, questions, judgements = [], [], ["query-id\tcorpus-id\tscore"]
+    corpus, questions, judgements = [], [], []
     for number in range(passages):
         text = sentence(rng, int(rng.integers(3, 60)))
         corpus.append({"_id": f"p{number}", "title": f"About {WORDS[number % 20]}", "text": text})
@@ -65,9 +67,12 @@ def write_collection(folder: Path, passages: int = 40, queries: int = 12) -> Pat
         questions.append({"_id": f"q{number}", "text": " ".join(words)})
         judgements.append(f"q{number}\t{passage['_id']}\t1")
     for name, records in (("corpus", corpus), ("queries", questions)):
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        (folder / f"{name}.jsonl").write_text(lines)
-    (folder / "qrels" / "test.tsv").write_text("\n".join(judgements) + "\n")
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(text)
+    for split, lines in (("train", judgements[:train]), ("test", judgements[train:])):
+        if split == "test" or train:
+            text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+            (folder / "qrels" / f"{split}.tsv").write_text(text)
     return folder
 
 

@@ -64,11 +64,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     folder = tmp_path_factory.mktemp("road")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        toy.write_collection(folder / "mine", 40, 40)
-        qrels = folder / "mine" / "qrels"
-        head, *judged = (qrels / "test.tsv").read_text().splitlines()
-        for split, lines in (("train", judged[:24]), ("test", judged[24:])):
-            (qrels / f"{split}.tsv").write_text("\n".join([head, *lines]) + "\n")
+        toy.write_collection(folder / "mine", 40, 40, train=24)
         yield {
             name: operations(partial(made, name, f"ref/{name}"), folder / "ref" / name)
             for name in COMMANDS

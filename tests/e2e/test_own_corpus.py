@@ -12,49 +12,29 @@ from qac_jax.formats import records
 
 
 PARTS = ("training", "validation", "test")
-TINY = [
-    "--budget=tiny",
-    "--fine_steps=2",
-    "--n_passages=4",
-    "--n_queries=4",
-    "--turns=2",
-    "--groups=8",  # the tests have eight devices
-    "--passage_length=24",
-    "--query_length=12",
-    "--gin.evaluate.Evaluate.permutations=50",
-]
+TINY = (  # the tests have eight devices
+    "--budget=tiny --fine_steps=2 --n_passages=4 --n_queries=4 --turns=2 --groups=8 "
+    "--passage_length=24 --query_length=12 --gin.evaluate.Evaluate.permutations=50 --generator="
+)
+SCRATCH = "--width=32 --layers=1 --mlm_steps=2 --qac_steps=2"
 
 
-def questions(folder: Path, count: int) -> list[str]:
-    """Questions made elsewhere, in the generator's place; each part takes those of its passages."""
-    file = folder / "generated.jsonl"
-    with file.open("w") as lines:
-        for i in range(count):
-            asked = [f"what is the {toy.WORDS[i % 20]} {toy.WORDS[n]} {i}" for n in (1, 2)]
-            lines.write(json.dumps({"_id": f"p{i}", "queries": asked}) + "\n")
-    return [
-        f"--gin.generate.Generate.imported='{file}'",
-        f"--gin.generate.Generate.skip_bad={count}",
-    ]
-
-
-def run(data: Path, *more: str) -> int:
-    return cli.main(["run", "own_corpus", f"--data_dir={data}", *TINY, *more])
-
-
-def documents(folder: Path) -> Path:
-    """Thirty passages of ten documents, and nothing else."""
+def documents(folder: Path) -> list[str]:
+    """Thirty passages of ten documents, and nothing else but questions made elsewhere, in the
+    generator's place; each part takes those of its passages."""
     toy.write_collection(folder / "made", 30, 12)
-    corpus = (folder / "made" / "corpus.jsonl").read_text()
-    passages = [json.loads(line) for line in corpus.splitlines()]
-    listed = [
-        {"_id": f"d{n}", "title": f"About {n}", "passages": passages[n : n + 3]}
-        for n in range(0, 30, 3)
-    ]
-    data = folder / "data"
-    data.mkdir()
-    (data / "documents.jsonl").write_text("".join(json.dumps(d) + "\n" for d in listed))
-    return data
+    passages = list(map(json.loads, (folder / "made" / "corpus.jsonl").read_text().splitlines()))
+    (folder / "data").mkdir()
+    with (folder / "data" / "documents.jsonl").open("w") as file:
+        for n in range(0, 30, 3):
+            document = {"_id": f"d{n}", "title": f"About {n}", "passages": passages[n : n + 3]}
+            file.write(json.dumps(document) + "\n")
+    with (folder / "generated.jsonl").open("w") as file:
+        for i in range(30):
+            asked = [f"what is the {toy.WORDS[i % 20]} {toy.WORDS[n]} {i}" for n in (1, 2)]
+            file.write(json.dumps({"_id": f"p{i}", "queries": asked}) + "\n")
+    imported = f"--gin.generate.Generate.imported='{folder / 'generated.jsonl'}'"
+    return [f"--data_dir={folder / 'data'}", imported, "--gin.generate.Generate.skip_bad=30"]
 
 
 @pytest.mark.slow
@@ -64,14 +44,13 @@ def test_documents_alone_become_a_retriever(
     start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The names that are left in OUT are fixed; what test_collect.py covers is not repeated."""
-    data, out = documents(tmp_path), tmp_path / "out"
-    scratch = ["--width=32", "--layers=1", "--mlm_steps=2", "--qac_steps=2"]
-    more = scratch if start == "none" else []
-    if start != "none":
+    out, given = tmp_path / "out", [*TINY.split(), *documents(tmp_path)]
+    if start == "none":
+        given += SCRATCH.split()
+    else:
         start = str(toy.save_encoder(tmp_path / "start", query_prompt="ask: "))
-    made = questions(tmp_path, 30)
     capsys.readouterr()
-    assert run(data, f"--start={start}", *more, "--generator=", *made, f"--out={out}") == 0
+    assert cli.main(["run", "own_corpus", f"--start={start}", *given, f"--out={out}"]) == 0
     printed = capsys.readouterr().out
 
     summary = json.loads((out / "summary.json").read_text())

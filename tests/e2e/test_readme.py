@@ -63,11 +63,7 @@ def test_the_page_has_its_commands() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_every_command_runs_as_it_stands(tmp_path: Path) -> None:
-    data = tmp_path / "data" / "mine"
-    toy.write_collection(data, 60, 24)
-    lines = (data / "qrels" / "test.tsv").read_text().splitlines()
-    (data / "qrels" / "train.tsv").write_text("\n".join(lines[:13]) + "\n")
-    (data / "qrels" / "test.tsv").write_text("\n".join([lines[0], *lines[13:]]) + "\n")
+    toy.write_collection(tmp_path / "data" / "mine", 60, 24, train=12)
     (tmp_path / "data" / "notes").mkdir()
     (tmp_path / "data" / "notes" / "lamps.md").write_text("# Lamps\n\nA lamp burns oil.\n")
     for name in ("gin_configs", "qac_jax"):

@@ -6,7 +6,6 @@ those are linked that the wheel's own metadata asks for, so that a forgotten one
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 import toy_retrieval as toy
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 
 ROOT = Path(__file__).parents[2]
@@ -73,22 +73,15 @@ def qac(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def base_of(requires: list[str]) -> dict[str, metadata.Distribution]:
     """The distributions here that these requirements ask for, without any extra of ours."""
     found: dict[str, metadata.Distribution] = {}
-    seen = set()
-    pending = [Requirement(text) for text in requires]
+    pending, seen = [(text, ("",)) for text in requires], set()
     while pending:
-        one = pending.pop()
-        name = re.sub(r"[-_.]+", "-", one.name).lower()
-        extras = {"", *one.extras}
-        wanted = one.marker is None or any(one.marker.evaluate({"extra": e}) for e in {""})
-        if not wanted or (name, *sorted(extras)) in seen:
-            continue
-        seen.add((name, *sorted(extras)))
-        found[name] = metadata.distribution(one.name)
-        for text in found[name].requires or ():
-            needed = Requirement(text)
-            if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in extras):
-                needed.marker = None
-                pending.append(needed)
+        text, extras = pending.pop()
+        one = Requirement(text)
+        wanted = not one.marker or any(one.marker.evaluate({"extra": e}) for e in extras)
+        if wanted and (text, extras) not in seen:
+            seen.add((text, extras))
+            made = found[canonicalize_name(one.name)] = metadata.distribution(one.name)
+            pending += [(needed, ("", *sorted(one.extras))) for needed in made.requires or ()]
     return found
 
 

@@ -17,15 +17,10 @@ from qac_jax.stages.questions import FILE_NAME, Sample, Unite
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> list[Path]:
     root = tmp_path_factory.mktemp("unite")
-    found = []
-    for name, queries in (("first", 30), ("second", 20)):
-        folder = toy_retrieval.write_collection(root / name, passages=10, queries=queries)
-        lines = (folder / "qrels" / "test.tsv").read_text().splitlines()
-        half = len(lines) // 2
-        (folder / "qrels" / "train.tsv").write_text("\n".join([lines[0], *lines[half:]]) + "\n")
-        (folder / "qrels" / "test.tsv").write_text("\n".join(lines[:half]) + "\n")
-        found.append(folder)
-    return found
+    return [
+        toy_retrieval.write_collection(root / name, 10, queries, train=queries // 2 + 1)
+        for name, queries in (("first", 30), ("second", 20))
+    ]
 
 
 def test_questions_are_judged_unjudged_or_of_the_test(folders, tmp_path) -> None:
