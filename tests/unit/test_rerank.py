@@ -6,7 +6,6 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-import toy_retrieval
 import toy_retrieval as toy
 
 from qac_jax.errors import UserError
@@ -30,8 +29,8 @@ def reranker(folder: Path) -> Reranker:
 @pytest.fixture(scope="module")
 def pairs() -> tuple[list[str], list[str]]:
     rng = np.random.default_rng(0)
-    queries = [toy_retrieval.sentence(rng, 4) for _ in range(3)]
-    passages = [toy_retrieval.sentence(rng, int(rng.integers(2, 40))) for _ in range(20)]
+    queries = [toy.sentence(rng, 4) for _ in range(3)]
+    passages = [toy.sentence(rng, int(rng.integers(2, 40))) for _ in range(20)]
     return [queries[i % 3] for i in range(20)], passages
 
 

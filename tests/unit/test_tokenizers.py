@@ -12,13 +12,7 @@ from qac_jax.errors import UserError
 from qac_jax.text import tokenizers
 
 
-TEXTS = [
-    "Stack arrays in sequence vertically (row wise).",
-    "Dr. Müller’s naïve café — 東京 …",
-    "",
-    "\u200b\t",
-    "x" * 200,
-]
+TEXTS = ["Stack arrays (row wise).", "Dr. Müller’s naïve café — 東京 …", "", "\u200b\t", "x" * 200]
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +22,10 @@ def shipped():
 
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory):
-    """A small SentencePiece-like vocabulary in T5's layout."""
-    pieces = ["<pad>", "</s>", "<unk>", "▁", "▁the", "▁mill", "s", "e", "t", "o", "p"]
-    backend = hf.Tokenizer(hf.models.Unigram([(p, -float(i)) for i, p in enumerate(pieces)], 2))
-    backend.pre_tokenizer = hf.pre_tokenizers.Sequence(
-        [hf.pre_tokenizers.WhitespaceSplit(), hf.pre_tokenizers.Metaspace()]
-    )
-    backend.decoder = hf.decoders.Metaspace()
-    backend.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    """Unigrams in T5's layout, stored with padding and truncation."""
+    backend = toy_tokenizers.t5(toy_tokenizers.TEXTS * 10, 40)
+    spaces = [hf.pre_tokenizers.WhitespaceSplit(), hf.pre_tokenizers.Metaspace()]
+    backend.pre_tokenizer = hf.pre_tokenizers.Sequence(spaces)
     backend.enable_padding()
     backend.enable_truncation(3)
     folder = tmp_path_factory.mktemp("t5")
@@ -67,9 +57,8 @@ def test_ids_equal_hugging_faces(shipped, tmp_path):
         assert pair.token_type_ids == [0] * ids.index(3) + [0] + [1] * (len(ids) - ids.index(3) - 1)
         assert theirs.mask_token_id == shipped.mask_id
     (tmp_path / "saved" / "tokenizer.json").unlink()  # vocab.txt alone is enough
-    assert tokenizers.load(str(tmp_path / "saved")).encode_batch(TEXTS) == shipped.encode_batch(
-        TEXTS
-    )
+    again = tokenizers.load(str(tmp_path / "saved"))
+    assert again.encode_batch(TEXTS) == shipped.encode_batch(TEXTS)
 
 
 @settings(max_examples=300, deadline=None)
@@ -79,8 +68,7 @@ def test_ids_equal_hugging_faces(shipped, tmp_path):
 @given(st.lists(st.text(max_size=60), max_size=5))
 def test_counts_are_lengths_and_parts_add_up(shipped, texts):
     counts = shipped.count(texts)
-    assert counts == [len(ids) for ids in shipped.encode_batch(texts)]
-    assert counts == shipped.count(texts)
+    assert counts == shipped.count(texts) == [len(ids) for ids in shipped.encode_batch(texts)]
     assert shipped.count([" ".join(texts)]) == [sum(counts)]
 
 
@@ -89,8 +77,8 @@ def test_continuation_of_both_kinds(shipped, t5):
     pieces = [shipped.token(i) for i in ids]
     assert [bool(shipped.continuation[i]) for i in ids] == [p.startswith("##") for p in pieces]
     assert not shipped.continuation[list(shipped.special_ids)].any()
-    pieces = [t5.token(i) for i in range(t5.vocab_size)]
-    assert [p for p, c in zip(pieces, t5.continuation, strict=True) if c] == list("setop")
+    ids = set(range(t5.vocab_size)) - set(t5.special_ids)
+    assert all(bool(t5.continuation[i]) != t5.token(i).startswith("▁") for i in ids)
 
 
 def test_unigram_with_its_own_specials_and_no_padding_left(t5):
@@ -99,17 +87,15 @@ def test_unigram_with_its_own_specials_and_no_padding_left(t5):
     assert not t5.has("cls") and not t5.has("mask")
     with pytest.raises(UserError, match="has no 'mask' token"):
         _ = t5.mask_id
-    assert t5.encode_batch(["the mill stop", ""]) == [[4, 5, 3, 6, 8, 9, 10], []]
-    assert t5.decode([4, 5, 3, 6, 8, 9, 10, 1]) == "the mill stop"
+    ids, nothing = t5.encode_batch(["near the sea", ""])
+    assert not nothing and t5.decode([*ids, 1]) == "near the sea"
 
 
 def test_a_bare_sentencepiece_model(tmp_path):
-    text = tmp_path / "text"
-    text.write_text("the tide mill ground barley near the sea\nthe miller stopped the mill\n" * 50)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(tmp_path / "spiece"), vocab_size=30, minloglevel=2,
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-    )  # fmt: skip
+    texts = ["the tide mill ground barley near the sea", "the miller stopped the mill"] * 50
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    where = {"sentence_iterator": iter(texts), "model_prefix": str(tmp_path / "spiece")}
+    sentencepiece.SentencePieceTrainer.train(**where, **ids, vocab_size=30, minloglevel=2)
     with pytest.raises(UserError, match="tokenizer that transformers does not read"):
         tokenizers.load(str(tmp_path))
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
@@ -119,22 +105,16 @@ def test_a_bare_sentencepiece_model(tmp_path):
     assert (loaded.pad_id, loaded.eos_id, loaded.unk_id) == (0, 1, 2)
 
 
-@pytest.fixture
-def roberta(tmp_path):
-    """A byte-level BPE as roberta-base has it, whose configuration names no special token."""
+def test_special_ids_pairs_and_words_of_roberta(tmp_path):
+    """<s> and </s> are [CLS] and [SEP], also where only the template says so; two between texts."""
     backend = toy_tokenizers.bpe(
         toy_tokenizers.SPECIALS, ["the tide mill ground barley\nnear the sea", "the miller's mills"]
     )
     backend.post_processor = hf.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    return tokenizers.load(str(toy_tokenizers.stored(tmp_path, backend, {})))
-
-
-def test_special_ids_pairs_and_words_of_roberta(roberta):
-    """<s> and </s> are [CLS] and [SEP], also where only the template says so; two between texts."""
+    roberta = tokenizers.load(str(toy_tokenizers.stored(tmp_path, backend, {})))
     special = (roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id, roberta.mask_id)
     assert special == (0, 1, 2, 3, 4)
-    expected = {"before": [0], "between": [2, 2], "after": [2], "pad": 1}
-    assert form_of(roberta) == expected
+    assert form_of(roberta) == {"before": [0], "between": [2, 2], "after": [2], "pad": 1}
     text = "the tide mills\nthe tide"
     words: list[str] = []
     for place, piece in enumerate(roberta.encode(text)):
