@@ -71,10 +71,6 @@ def _rich(cell: str) -> Markup:
     return Markup(re.sub(r" \^(\w+)$", r"<sup>\1</sup>", text))
 
 
-def _inline(drawn: Sequence[str | None]) -> list[Markup]:
-    return [Markup(plot) for plot in drawn if plot is not None]
-
-
 def _curves(rows: Sequence[Mapping[str, float]]) -> list[Markup]:
     """A plot a metric; the validation's line is in that of the same name."""
     names = dict.fromkeys(key.rpartition("/")[2] for row in rows for key in row)
@@ -87,7 +83,7 @@ def _curves(rows: Sequence[Mapping[str, float]]) -> list[Markup]:
             points = [(row["step"], row[key]) for row in rows if key in row]
             series.append(plots.Series(name, [x for x, _ in points], [y for _, y in points]))
         drawn.append(plots.lines(series, "step", metric.replace("_", " ")))
-    return _inline(drawn)
+    return [Markup(plot) for plot in drawn if plot is not None]
 
 
 def _stages(content: Content) -> Listing:

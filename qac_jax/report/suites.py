@@ -72,22 +72,15 @@ def _named(artifact: Artifact, name: str) -> Iterator[Result]:
     runs, facts = read(artifact)
     if not of_collections(artifact):
         if len(runs) != 1:
-            raise UserError(
-                f"{artifact.path} holds metrics of {len(runs)} runs; a table of collections is "
-                "one system's, so give metrics of one run each"
-            )
+            raise UserError(f"{artifact.path} has metrics of {len(runs)} runs; give one's each")
         runs = [dataclasses.replace(runs[0], name=name)]
     for result in runs:
         name = result.name
         if facts.get("protocol") == "answers":
             if name not in QUESTIONS:
-                raise UserError(
-                    f"the folder {name!r} has figures of questions; name it after its set "
-                    f"({nearest(name, QUESTIONS)})"
-                )
+                near = nearest(name, QUESTIONS)
+                raise UserError(f"folder {name!r} has figures of questions; {near}")
             name = _QUESTIONS + name
-        elif NDCG not in result.mean and not name.startswith(_QUESTIONS):
-            raise UserError(f"{artifact.path} has no {NDCG} of {name}; evaluate it with that")
         yield dataclasses.replace(result, name=name, per_query={})
 
 
@@ -103,10 +96,7 @@ def heatmap(systems: Mapping[str, Suite]) -> str:
     names = dict.fromkeys(column for row in rows.values() for column in row)
     kept = [c for c in names if any(row.get(c) is not None for row in rows.values())]
     if not kept:
-        raise UserError(
-            "no group of collections is complete, and no other collection has nDCG@10; "
-            "evaluate more collections"
-        )
+        raise UserError(f"no collection has {NDCG}, and no group of them is whole")
     figures = {name: [row.get(column) for column in kept] for name, row in rows.items()}
     return plots.heatmap(kept, figures, "nDCG@10 by system and group of collections")
 

@@ -45,24 +45,20 @@ def provenance(info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = {}
     for part in (part for part in reversed(PARTS) if part in info):
         source, removed = info[part]["from"], info[part].get("removed", {})
-        known = info.get("made_by", {})
-        made = known.get(part, ())
-        sources = source.split(" and ")
-        makers = [f"people ({one})" for one in sources if ".tsv" in one]
-        makers += [one for one in sources if one.startswith("query log")]
+        made = info.get("made_by", {}).get(part, ())
+        makers = [f"people ({one})" for one in source.split(" and ") if ".tsv" in one]
+        makers += [one for one in source.split(" and ") if one.startswith("query log")]
         makers += [_EXTRACTED.get(by.get("name", "?"), by.get("name", "?")) for by in made]
-        filtered = Counter(removed)
-        for by in made:
-            filtered.update(by.get("filtered") or {})
+        filtered = sum((Counter(by.get("filtered") or {}) for by in made), Counter(removed))
         found[part] = {
             "part": part,
             "count": info[part]["queries"],
             "source": source,
-            "generated": part in known and ".tsv" not in source,
+            "generated": part in info.get("made_by", {}) and ".tsv" not in source,
             "made_by": made,
             "removed": removed,
             "makers": ", ".join(makers),
-            "filters": ", ".join(f"{why}: {count:,}" for why, count in filtered.items() if count),
+            "filters": ", ".join(f"{why}: {count:,}" for why, count in filtered.items()),
         }
     return found
 
@@ -85,28 +81,23 @@ def verdict(
     beside = "; ".join(f"{called(n)} alone for {first[n]}" for n in others if n in first)
     sentence = f"{sentence}; {beside}. Use {called(use)}." if beside else f"{sentence}. Use it."
     sentences = [sentence[:1].upper() + sentence[1:]]
-    for other in others:
-        for c in comparisons:
-            if {c.first, c.second} == {use, other}:
-                difference = c.difference if c.second == use else -c.difference
-                said = "is significant" if c.randomization_holm < ALPHA else "may be noise"
-                sentences.append(
-                    f"Against {called(other)}: {difference:+.3f} {c.measure}, which {said} "
-                    f"(p = {c.randomization_holm:.2g})."
-                )
-                break
+    for c in comparisons:
+        other = next((n for n in others if {c.first, c.second} == {use, n}), "")
+        if other and c.measure == comparisons[0].measure:
+            difference = c.difference if c.second == use else -c.difference
+            said = "is significant" if c.randomization_holm < ALPHA else "may be noise"
+            sentences.append(
+                f"Against {called(other)}: {difference:+.3f} {c.measure}, which {said} "
+                f"(p = {c.randomization_holm:.2g})."
+            )
     sentences.append(_trained(choice, [called(name) for name in systems.alone]))
     if systems.fused:
-        alone = {0.0: "BM25 did not help", 1.0: "BM25 alone was best"}.get(weight)
-        sentences.append(
-            f"{alone} on the same questions."
-            if alone
-            else f"BM25 has the weight {weight:g} of 1 beside it, chosen by the same questions."
-        )
+        helped = f"BM25 has the weight {weight:g} of 1 beside it, chosen by"
+        helped = {0.0: "BM25 did not help on", 1.0: "BM25 alone was best on"}.get(weight, helped)
+        sentences.append(f"{helped} the same questions.")
     if systems.windows and weight < 1 and systems.fused:
         sentences.append(
-            f"Beside BM25 a passage's best window of words counts for {systems.windows:g} of 1 and "
-            "the whole passage for the rest; alone, only the whole passage counts."
+            f"Beside BM25 a passage's best window of words counts for {systems.windows:g} of 1."
         )
     if questions["generated"]:
         sentences.append(

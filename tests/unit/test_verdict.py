@@ -41,7 +41,7 @@ def test_training_must_be_better_than_noise() -> None:
         assert chosen(ranks).chosen == "start"
     three = [result("start", [4] * 40), result("one", [2] * 40), result("two", [1] * 40)]
     assert significance.choose(three, "mrr@10").chosen == "two"
-    with pytest.raises(UserError, match="different questions"):
+    with pytest.raises(UserError, match="different quer"):
         significance.choose([result("start", [1] * 3), result("one", [1] * 4)], "mrr@10")
 
 
