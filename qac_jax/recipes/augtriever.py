@@ -112,14 +112,12 @@ def _generated(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
 
 def _trained(
     run: Run,
-    name: str,
     weights: Mapping[str, float],
     texts: Ref,
     contexts: Ref,
     *files: str,
     loss: str = "inbatch",
     crops: float = 0.0,
-    pairs: str = "pairs",
     read: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Ref:
@@ -128,10 +126,10 @@ def _trained(
     rest = {"context_words": 256, "max_phrases": 3, "delete": 0.1}
     return run(
         Train,
-        name,
+        "encoder",
         MOCO if loss == "moco" else INBATCH,
         *files,
-        examples=run(Tokenize, pairs, task="augtriever", **of),
+        examples=run(Tokenize, "pairs", task="augtriever", **of),
         settings={"strategies": dict(weights), "random_crop_share": crops, **rest},
         **more,
     )
@@ -224,7 +222,6 @@ def _augtriever(run: Run, p: AugTriever, **documents: Any) -> None:
     plus = p.strategy == "hybrid_tqgen_plus"
     encoder = _trained(
         run,
-        "encoder",
         STRATEGIES[p.strategy],
         texts,
         contexts,
@@ -308,7 +305,6 @@ def augtriever_adaptation(run: Run, p: Adaptation) -> None:
     contexts = pseudo_queries(run, p.strategy, documents, Writing(p.generator))
     adapted = _trained(
         run,
-        "encoder",
         STRATEGIES[p.strategy],
         documents,
         contexts,
@@ -435,18 +431,14 @@ class Small:
         """Our generators: the tail of a small model's distribution is noise, and it repeats itself;
         max_input is the length that they were trained with."""
         options: dict[str, Any] = {"max_input": 128, "no_repeat_ngram": 2}
-        asks = self.strategy == "qgen_d2q"
-        if asks:
+        generator = self.summariser
+        if self.strategy == "qgen_d2q":
+            generator = "shipped:qgen"
             options |= {"title": "space", "max_tokens": 24, "precision": "fast"}
             options |= {"top_p": 0.8, "temperature": 0.6}
         else:
             options |= {"top_k": 25, "temperature": 0.3}
-        return Writing(
-            "shipped:qgen" if asks else self.summariser,
-            self.summariser,
-            options=options if self.strategy in WRITTEN else {},
-            all_prompts=True,
-        )
+        return Writing(generator, self.summariser, options=options, all_prompts=True)
 
 
 def augtriever_small(run: Run, p: Small) -> None:
@@ -470,9 +462,8 @@ def augtriever_small(run: Run, p: Small) -> None:
     texts = [f"{docstrings}/passages-00000-of-00001.jsonl", f"{union}/corpus.jsonl"]
     documents = run(Prepare, "documents", format="jsonl", documents=texts, shards=4, cut="none")
     contexts = pseudo_queries(run, p.strategy, documents, p.writing)
-    if p.bm25:
-        encoder = ""
-    else:
+    of: dict[str, Any] = {"bm25": "anserini"}
+    if not p.bm25:
         start = run(
             Train,
             "start",
@@ -486,7 +477,6 @@ def augtriever_small(run: Run, p: Small) -> None:
         )
         encoder = _trained(
             run,
-            "encoder",
             p.weights or STRATEGIES[p.strategy],
             documents,
             contexts,
@@ -506,7 +496,7 @@ def augtriever_small(run: Run, p: Small) -> None:
                 "augtriever.MoCo.momentum": 0.99,
             },
         )
-    of = {"bm25": "anserini"} if p.bm25 else {"encoder": encoder, "max_length": 96}
+        of = {"encoder": encoder, "max_length": 96}
     run(EvaluateBeir, "figures", beir=run.data, depth=100, **of)
 
 

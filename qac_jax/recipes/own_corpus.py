@@ -344,16 +344,13 @@ def _concluded(
 
 def _names() -> dict[str, str]:
     """Stages and runs by the words of the report."""
-    systems = {"start": "the start", "1": "retriever 1", "2": "retriever 2"}
     names = {
         "metrics": "Test questions",
         "validated": "Validation questions, by which the retriever is chosen",
-        "trained_1": "retriever 1",
-        "trained_2": "retriever 2",
-        "run_bm25": "BM25",
-        "valid_bm25": "BM25",
+        **{f"trained_{n}": f"retriever {n}" for n in (1, 2)},
+        **dict.fromkeys(("run_bm25", "valid_bm25"), "BM25"),
     }
-    for name, system in systems.items():
-        names |= {f"run_{name}": system, f"valid_{name}": system}
+    for name, system in (("start", "the start"), ("1", "retriever 1"), ("2", "retriever 2")):
+        names |= dict.fromkeys((f"run_{name}", f"valid_{name}"), system)
         names |= dict.fromkeys((f"fused_{name}", f"valid_fused_{name}"), f"{system} + BM25")
     return names

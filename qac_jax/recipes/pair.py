@@ -37,13 +37,6 @@ NQ_TRAIN, NQ_TEST = "data:biencoder-nq-train.json", "data:nq-test.qa.csv"
 MARCO_JUDGED = {"qrels": MARCO_TEST["qrels"], "protocol": "msmarco"}
 ADAM = "optimizers.Optimizer.name"
 WARMUP = "optimizers.Optimizer.warmup_ratio"
-# The teacher's shape, a BERT-large.
-LARGE = {
-    "bert.BertConfig.hidden_size": 1024,
-    "bert.BertConfig.num_layers": 24,
-    "bert.BertConfig.num_heads": 16,
-    "bert.BertConfig.intermediate_size": 4096,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,19 +129,6 @@ class Labels:
     pretraining: bool = True
     seed: int = 0
 
-    @property
-    def rule(self) -> dict[str, Any]:
-        """The settings of a stage that labels."""
-        return {
-            "positive": self.positive,
-            "negative": self.negative,
-            "positives": self.labelled_as,
-            "extend": self.extend,
-            "count": self.negatives,
-            "depth": self.candidates,
-            "fill": self.fill,
-        }
-
 
 @dataclasses.dataclass(frozen=True)
 class Pair(Labels, Dpr):
@@ -203,21 +183,29 @@ def _labelled(
         pretrained_on, scored = judged, ""
     if not p.pretraining:  # fine-tuning alone, on all labels
         pretrained_on = every
-    labels = {"lines": "pair", **labels}  # 1:4 is one positive on four lines
+    labels = {
+        "positive": p.positive,
+        "negative": p.negative,
+        "positives": p.labelled_as,
+        "extend": p.extend,
+        "count": p.negatives,
+        "depth": p.candidates,
+        "fill": p.fill,
+        "lines": "pair",  # 1:4 is one positive on four lines
+        **labels,
+    }
     examples = []
     for name, made, asked in (
         ("labels", "pair_examples", pretrained_on),
         ("judged_labels", "judged_examples", judged),
     ):
-        found = run(Label, name, queries=asked, scored=scored, **candidates, **p.rule, **labels)
+        found = run(Label, name, queries=asked, scored=scored, **candidates, **labels)
         read = {"passages": "stage:passages", "tokenizer": bert, "title": "separate"}
         examples.append(run(Tokenize, made, task="triples", negatives=found, **read))
-    trainings = [
-        ("pretrained", examples[0], p.alpha, bind[0]),
-        ("pair", examples[1], p.finetuning_alpha, bind[1]),
-    ]
-    if not p.pretraining:
-        trainings = [("pair", examples[0], p.finetuning_alpha, bind[1])]
+    fine = examples[1] if p.pretraining else examples[0]
+    trainings = [("pair", fine, p.finetuning_alpha, bind[1])]
+    if p.pretraining:
+        trainings = [("pretrained", examples[0], p.alpha, bind[0]), *trainings]
     for name, triples, alpha, bound in trainings:
         init = run(
             Train,
@@ -239,8 +227,11 @@ def _unlabelled(run: Run, p: Pair) -> Ref:
 
 
 def _large(run: Run, p: Pair, negatives: Ref, **more: Any) -> Ref:
-    bert = p.teacher_bert
-    return _teacher(run, "teacher", bert, bert, negatives, **more, seed=p.seed, bind=LARGE)
+    """The paper's teacher, a BERT-large."""
+    shape = {"hidden_size": 1024, "num_layers": 24, "num_heads": 16, "intermediate_size": 4096}
+    bind = {f"bert.BertConfig.{name}": size for name, size in shape.items()}
+    start = p.teacher_bert
+    return _teacher(run, "teacher", start, start, negatives, **more, seed=p.seed, bind=bind)
 
 
 def pair_msmarco(run: Run, p: Pair) -> None:
@@ -366,8 +357,8 @@ def pair_small(run: Run, p: PairSmall) -> None:
     truth = f"{union}/unjudged.tsv"
     labels = {"qrels": known["qrels"], "exclude": tested, "lines": "query", "truth": truth}
     questions = (asked, queries, queries)
-    how: dict[str, Any] = {"max_length": 256, "bind": ({RATE: 5e-4}, {RATE: 3e-4})}
-    how |= {"epochs": p.pair_epochs}
+    how: dict[str, Any] = {"max_length": 256, "epochs": p.pair_epochs}
+    how["bind"] = {RATE: 5e-4}, {RATE: 3e-4}
     start = _student(run, p), "wordpiece-16k"
     pair = _labelled(run, p, reader, questions, labels, *start, SMALL, **how)
     searched(run, "pair_{}", pair, passages, tested, 100, index=EXACT)
@@ -434,21 +425,20 @@ def _small_teacher(run: Run, p: PairSmall, known: Mapping[str, Ref]) -> Ref:
 SMALL_MEASURES = ("mrr@10", "recall@50", "ndcg@10")
 
 
-def _ablations() -> dict[str, dict[str, Any]]:
-    """The paper's Tables 3 and 5 and its sweep of alpha."""
-    return {
-        "complete": {},
-        "without_passage_centric": {"alpha": 0.0},
-        "without_pseudo_labels": {"pseudo_labels": False},
-        "passage_centric_finetuning": {"finetuning_alpha": 0.1},
-        "without_shared_parameters": {"tied": False},
-        "without_pretraining": {"pretraining": False},
-        **{
-            f"thresholds_{p}_{n}": {"positive": p / 10, "negative": n / 10}
-            for p, n in ((8, 2), (7, 3), (6, 4))
-        },
-        **{f"alpha_{round(10 * a):02}": {"alpha": a} for a in (0.3, 0.5, 0.7, 1.0)},
-    }
+# The paper's Tables 3 and 5 and its sweep of alpha.
+_ABLATIONS: dict[str, dict[str, Any]] = {
+    "complete": {},
+    "without_passage_centric": {"alpha": 0.0},
+    "without_pseudo_labels": {"pseudo_labels": False},
+    "passage_centric_finetuning": {"finetuning_alpha": 0.1},
+    "without_shared_parameters": {"tied": False},
+    "without_pretraining": {"pretraining": False},
+    **{
+        f"thresholds_{n}_{10 - n}": {"positive": n / 10, "negative": (10 - n) / 10}
+        for n in (8, 7, 6)
+    },
+    **{f"alpha_{n:02}": {"alpha": n / 10} for n in (3, 5, 7, 10)},
+}
 
 
 def pair_nq_tables() -> Grid:
@@ -462,7 +452,7 @@ def pair_nq_tables() -> Grid:
     return Grid(
         title="PAIR on Natural Questions: ablations, thresholds, alpha",
         recipe="pair_nq",
-        systems=_ablations(),
+        systems=_ABLATIONS,
         measures=("hit@5", "hit@20", "hit@100"),
         rows={"pair_run": "PAIR"},
         baselines={"bm25_run": "BM25", "dpr_run": "DPR"},
@@ -481,7 +471,7 @@ def pair_small_grid() -> Grid:
     return Grid(
         title="PAIR at small size: ablations, thresholds, alpha",
         recipe="pair_small",
-        systems=_ablations(),
+        systems=_ABLATIONS,
         measures=SMALL_MEASURES,
         rows={"pair_run": "PAIR"},
         baselines={"bm25_run": "BM25", "teacher_run": "teacher on BM25's top 50"},
