@@ -20,7 +20,6 @@ from qac_jax.objectives.masking import Masking
 from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.pair import Pair
 from qac_jax.objectives.seq2seq import Seq2Seq
-from qac_jax.objectives.span_corruption import SpanCorruption
 from qac_jax.training import mesh as meshes
 from qac_jax.training.step import Engine
 
@@ -38,9 +37,8 @@ def objective(
     options = Runtime(dtype=dtype, **runtime)
     if name == "mlm":
         return Mlm(config.build(options), Masking(0.3), toy.VOCABULARY)
-    if name in ("seq2seq", "span_corruption"):
-        t5 = T5(TINY_T5, options)
-        return SpanCorruption(t5) if "span" in name else Seq2Seq(t5, smoothing=0.1, z_loss=1e-3)
+    if name == "seq2seq":
+        return Seq2Seq(T5(TINY_T5, options), smoothing=0.1, z_loss=1e-3)
     if name in ("pointwise", "adversarial"):
         adversarial: Any = {"adversarial_step": 0.5} if name == "adversarial" else {}
         return Pointwise(CrossEncoder(config, options, labels=2), **adversarial)
@@ -105,8 +103,7 @@ def batch_for(
 def engine(objective: Any, shape: tuple[int, int, int] = (1, 1, 1), **options: Any) -> Engine:
     """Its optimiser keeps the gradient as its state."""
     mesh = meshes.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
-    rules = meshes.rules_named("default")
-    return Engine(objective, optax.trace(decay=0.0), mesh, rules, seed=3, **options)
+    return Engine(objective, optax.trace(decay=0.0), mesh, seed=3, **options)
 
 
 def start(made: Engine) -> Any:

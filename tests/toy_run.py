@@ -61,7 +61,7 @@ def main() -> int:
     meshes.join(processes.place())
     mesh = meshes.make_mesh([int(size) for size in options.mesh.split(",")])
     objective = toy.ToyMlm(toy.Net(dropout=0.2))
-    engine = Engine(objective, optax.adamw(3e-3), mesh, meshes.rules_named("default"), seed=3)
+    engine = Engine(objective, optax.adamw(3e-3), mesh, seed=3)
     data: Any = Loader(*meshes.my_part(mesh))
     monitoring = Monitoring(log_every=1, save_every=3)
     try:

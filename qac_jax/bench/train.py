@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qac_jax import hardware
 from qac_jax.bench import peer
 from qac_jax.fields import option
 from qac_jax.hardware import PRECISIONS_MEAN
@@ -94,13 +95,14 @@ class Train:
         return self.hidden // (64 if self.hidden >= 768 else 32)
 
     def _objective(self) -> Any:
+        import jax
+
         from qac_jax.models.bert import BertConfig
         from qac_jax.models.layers import Runtime
         from qac_jax.objectives.cocondenser import CoCondenser
         from qac_jax.objectives.cotmae import CotMae
         from qac_jax.objectives.masking import Vocabulary
         from qac_jax.objectives.mlm import Mlm
-        from qac_jax.training import train
 
         config = BertConfig(
             vocab_size=self.vocabulary,
@@ -112,7 +114,7 @@ class Train:
             hidden_dropout=self.dropout,
             attention_dropout=self.dropout,
         )
-        precision = train.precision_here(self.precision)
+        precision = hardware.precision_on(jax.default_backend(), self.precision)
         model = config.build(Runtime(dtype=precision))
         words = Vocabulary(np.zeros(self.vocabulary, bool))
         if self.objective == "cotmae":
@@ -132,8 +134,7 @@ class Train:
             objective = dataclasses.replace(objective, chunk=self.microbatch)
         mesh = meshes.make_mesh(devices=jax.devices()[:1])
         tx = Optimizer().build(1000, train.abstract_params(objective))
-        rules = meshes.rules_named("default")
-        engine = step.Engine(objective, tx, mesh, rules, microbatch=self.microbatch)
+        engine = step.Engine(objective, tx, mesh, microbatch=self.microbatch)
         room = step.room_of(engine, batch) if self.pack else ()
         spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
         began = time.perf_counter()

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from qac_jax.errors import UserError
 from qac_jax.models import fused_attention, packing
 from qac_jax.models.layers import Array, Runtime, dropout, seeds_of, statistics_dtype
 from qac_jax.models.packing import Keys, Lengths, Packed, platform, text_keys, text_lengths
@@ -32,8 +31,6 @@ def causal_window(length: int, window: int = -1) -> Array:
 
     Column 0 holds the passage's vector and stays visible to every row (QAC's released code).
     """
-    if window == 0 or window < -1:
-        raise UserError(f"attn_window={window} is not valid; expected -1 (all) or at least 1")
     row = lax.broadcasted_iota(jnp.int32, (length, length), 0)
     column = lax.broadcasted_iota(jnp.int32, (length, length), 1)
     visible = column <= row

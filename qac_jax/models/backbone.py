@@ -2,15 +2,9 @@
 
 An `Architecture` is the frozen configuration of one kind of network. Beside its own fields it knows
 the keys of Hugging Face's config.json and the names of the tensors in a weights file. `@register`
-makes it known to whatever loads or stores models; nothing else names it. Sequence-to-sequence
-models inherit from it directly, encoders through `BackboneConfig`.
-
-A new backbone is one file of this room and a gin file with its sizes (docs/extending.md): a frozen
-`XConfig(BackboneConfig)` with `@register` whose fields have the defaults of transformers' class,
-whose class variables say how Hugging Face's files spell it, and which makes its layers: `stack`
-(count layers, called as stack(x, lengths, keys, wanted=(), rows=None) -> (x, states), for heads
-too) and `embedding_class`, called as embeddings(ids, token_types, keys) -> [B, L, hidden]. One
-that differs more from a BERT has a `Backbone` of its own, which `build` returns.
+makes it known to whatever loads or stores models. Sequence-to-sequence models inherit from it
+directly, encoders through `BackboneConfig`; a new one is one file of this room and a gin file with
+its sizes (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -424,8 +418,6 @@ class Backbone(nn.Module):
                 f"hidden state {odd[0]} does not exist; this {config.display_name} of {count} "
                 f"layers has 0 to {count}"
             )
-        if rows is not None and count in wanted.values():
-            raise UserError("rows= cuts the last hidden state, which hidden_states asks for whole")
         if lengths is not None and self.runtime.packed and platform() == "gpu":
             # Padding outside of the word table: its vectors are never read, but their gradients,
             # which are 0, would be added to the padding's row one by one, half of all additions.
@@ -462,10 +454,6 @@ class Backbone(nn.Module):
 
         padded=True leaves the vocabulary padded to a multiple of 128 (see `tied_logits`).
         """
-        if not self.config.mlm_head:
-            raise UserError(
-                f"this {self.config.display_name} has no MLM head; make it with mlm_head=True"
-            )
         if positions is not None:
             hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip")
         return self.mlm_head(hidden, self.word_table(), padded)

@@ -33,6 +33,9 @@ from qac_jax.models.t5_layers import RelativeBias
 from qac_jax.models.transformer import INPUT_SITE, Attention, Layers, Mlp
 
 
+_WORDS = "{encoder}embeddings.word_embeddings.weight"
+
+
 class BertEmbeddings(nn.Module):
     """Word + position (+ token type), normalised; projected where layers are wider."""
 
@@ -114,7 +117,7 @@ class FamilyConfig(BackboneConfig):
     type_vocab_size: ClassVar[int] = 0
 
     hf_names: ClassVar = {
-        "embeddings/word/embedding": "{encoder}embeddings.word_embeddings.weight",
+        "embeddings/word/embedding": _WORDS,
         "embeddings/position/embedding": "{encoder}embeddings.position_embeddings.weight",
         "embeddings/norm": "{encoder}embeddings.LayerNorm",
         "pooler": "{encoder}pooler.dense",
@@ -133,7 +136,7 @@ class FamilyConfig(BackboneConfig):
         "mlp_norm": "output.LayerNorm",
     }
     hf_tied: ClassVar[dict[str, str]] = {
-        "{model}lm_head.decoder.weight": "{encoder}embeddings.word_embeddings.weight",
+        "{model}lm_head.decoder.weight": _WORDS,
         "{model}lm_head.decoder.bias": "{model}lm_head.bias",
     }
 
@@ -162,7 +165,7 @@ class BertConfig(FamilyConfig):
         "mlm_head/bias": "{model}cls.predictions.bias",
     }
     hf_tied: ClassVar = {
-        "{model}cls.predictions.decoder.weight": "{encoder}embeddings.word_embeddings.weight",
+        "{model}cls.predictions.decoder.weight": _WORDS,
         "{model}cls.predictions.decoder.bias": "{model}cls.predictions.bias",
     }
     hf_ignored: ClassVar[tuple[str, ...]] = ("*cls.seq_relationship.*",)
@@ -274,9 +277,7 @@ class DistilBertConfig(FamilyConfig):
         "mlp/down": "ffn.lin2",
         "mlp_norm": "output_layer_norm",
     }
-    hf_tied: ClassVar = {
-        "{model}vocab_projector.weight": "{encoder}embeddings.word_embeddings.weight"
-    }
+    hf_tied: ClassVar = {"{model}vocab_projector.weight": _WORDS}
     hf_classifier_dropout: ClassVar[str] = "seq_classif_dropout"
     classifier_rate: ClassVar = 0.2  # transformers' default, whatever that of the layers is
 
@@ -315,9 +316,7 @@ class ElectraConfig(BertConfig):
         "mlm_head/norm": "{model}generator_predictions.LayerNorm",
         "mlm_head/bias": "{model}generator_lm_head.bias",
     }
-    hf_tied: ClassVar = {
-        "{model}generator_lm_head.weight": "{encoder}embeddings.word_embeddings.weight"
-    }
+    hf_tied: ClassVar = {"{model}generator_lm_head.weight": _WORDS}
     hf_classifier: ClassVar = {"classifier": "{model}classifier.out_proj"}
     hf_ignored: ClassVar[tuple[str, ...]] = ("*discriminator_predictions.*",)
 

@@ -15,7 +15,7 @@ from jax import lax
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models.backbone import Backbone, BackboneConfig, BackboneOutput, example_texts
-from qac_jax.models.heads import check_pooling, pool, pooled_rows, windows
+from qac_jax.models.heads import POOLINGS, pool, windows
 from qac_jax.models.layers import (
     Array,
     Dense,
@@ -63,7 +63,10 @@ class DualEncoderConfig:
     passage_length: int = 0
 
     def __post_init__(self) -> None:
-        check_pooling(self.pooling)
+        if self.pooling not in POOLINGS:
+            raise UserError(
+                f"pooling={self.pooling!r} is not known; {nearest(self.pooling, POOLINGS)}"
+            )
         prompts = tuple((name, text) for name, text in self.other_prompts)  # JSON gives lists
         object.__setattr__(self, "other_prompts", prompts)
         activation(self.projection_activation)
@@ -92,19 +95,14 @@ def l2_normalize(x: Array) -> Array:
     return x * lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
-def backbone_of(
-    module: nn.Module, params: Any, side: str = "passage"
-) -> tuple[BackboneConfig, Any] | None:
-    """The encoder in a model, and its parameters: of a DualEncoder with two towers that of `side`.
-
-    None where there is none (a T5).
-    """
+def backbone_of(module: nn.Module, params: Any) -> tuple[BackboneConfig, Any] | None:
+    """The encoder in a model and its parameters, of two towers the passages'; None: it has none."""
     if isinstance(module, Backbone):
         return module.config, params
     if isinstance(module, CrossEncoder):
         return module.config, params["backbone"]
     if isinstance(module, DualEncoder):
-        tower = params["encoder" if module.config.tied else side]
+        tower = params["encoder" if module.config.tied else "passage"]
         return module.config.backbone, tower["backbone"]
     return None
 
@@ -137,7 +135,7 @@ class Tower(nn.Module):
         window: int = 0,
     ) -> Array:
         config = self.config
-        rows = pooled_rows(config.pooling, skip)
+        rows = skip + 1 if config.pooling == "cls" else None
         hidden = self.backbone(ids, lengths, token_types, keys, rows=rows).last
         hidden = hidden.astype(statistics_dtype(hidden.dtype))
         vector = pool(config.pooling, hidden, lengths, skip)
@@ -185,15 +183,10 @@ class DualEncoder(nn.Module):
         """
         if side not in SIDES:
             raise UserError(f"side={side!r} is not known; {nearest(side, SIDES)}")
-        if self.config.tied:
-            tower = self.encoder
-        else:
-            tower, other = (
-                (self.query, self.passage) if side == "query" else (self.passage, self.query)
-            )
-            if self.is_initializing():
-                other(ids, lengths, token_types)
+        tower = self.encoder if self.config.tied else getattr(self, side)
         vector = tower(ids, lengths, token_types, keys, skip, window)
+        if self.is_initializing() and not self.config.tied:
+            (self.query if side == "passage" else self.passage)(ids, lengths, token_types)
         return vector * self.config.scale if side == "query" else vector
 
     @nn.nowrap
@@ -216,9 +209,7 @@ class CrossEncoder(nn.Module):
 
     def setup(self) -> None:
         if not self.config.pooler:
-            raise UserError(
-                "a cross-encoder reads the pooled vector; set pooler=True in its configuration"
-            )
+            raise UserError("a cross-encoder reads the pooled vector; set pooler=True")
         self.backbone = self.config.build(self.runtime)
         self.classifier = Dense(
             self.labels,
@@ -237,10 +228,8 @@ class CrossEncoder(nn.Module):
         """ids, token_types [B, L] (types 0 for the query, 1 for the passage) -> [B, labels]."""
         rows = self.config.pooler_rows
         pooled: Any = self.backbone(ids, lengths, token_types, keys, rows=rows).pooled
-        rate = self.classifier_dropout
-        if rate is None:
-            rate = self.config.classifier_dropout
-        pooled = dropout(pooled, keys, OUTPUT_SITE, rate)
+        given, usual = self.classifier_dropout, self.config.classifier_dropout
+        pooled = dropout(pooled, keys, OUTPUT_SITE, usual if given is None else given)
         logits = self.classifier(pooled)
         return logits.astype(statistics_dtype(logits.dtype))
 

@@ -228,9 +228,7 @@ def _attend(joint: Array, starts: Array, counts: Array, seeds: Array, shape: Sha
     return _forward(joint, starts, counts, seeds, shape)[0]
 
 
-def _forward(
-    joint: Array, starts: Array, counts: Array, seeds: Array, shape: Shape
-) -> tuple[Array, tuple]:
+def _forward(joint: Array, starts: Array, counts: Array, seeds: Array, shape: Shape) -> Any:
     tokens, width = joint.shape[0], joint.shape[1] // 3
     out = (
         jax.ShapeDtypeStruct((tokens, width), joint.dtype),

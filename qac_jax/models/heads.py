@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from qac_jax.errors import UserError, nearest
 from qac_jax.models.attention import causal_window
 from qac_jax.models.layers import (
     Array,
@@ -34,11 +33,6 @@ from qac_jax.models.transformer import INPUT_SITE, Attention, Layers, Mlp
 
 # Poolings by sentence-transformers' names.
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
-
-
-def check_pooling(name: str) -> None:
-    if name not in POOLINGS:
-        raise UserError(f"pooling={name!r} is not known; {nearest(name, POOLINGS)}")
 
 
 def pool(name: str, hidden: Array, lengths: Array | None, start: int = 0) -> Array:
@@ -65,11 +59,6 @@ def pool(name: str, hidden: Array, lengths: Array | None, start: int = 0) -> Arr
     return total / (count if name == "mean" else jnp.sqrt(count))
 
 
-def pooled_rows(name: str, start: int = 0) -> int | None:
-    """How many of the first positions a pooling reads (None: all), for `Backbone.__call__`."""
-    return start + 1 if name == "cls" else None
-
-
 def mean_pool(hidden: Array, lengths: Array | None) -> Array:
     """The mean over each row's real tokens, special ones included: [B, L, D] -> [B, D]."""
     wide = hidden.astype(statistics_dtype(hidden.dtype))  # sums of long texts exceed float16
@@ -83,8 +72,7 @@ def windows(hidden: Array, lengths: Array | None, size: int, start: int = 0) -> 
     has the first `window_counts` of its windows; the others mean nothing.
     """
     count, length, _ = hidden.shape
-    if lengths is None:
-        lengths = jnp.full(count, length)
+    lengths = jnp.full(count, length) if lengths is None else lengths
     most = int(window_counts(np.array([length]), size, start)[0])
     first = start + size // 2 * jnp.arange(most)
     begins = jnp.minimum(first, lengths[:, None])
@@ -99,8 +87,6 @@ def window_counts(lengths: np.ndarray, size: int, start: int = 0) -> np.ndarray:
     step = size // 2
     return -(-np.maximum(lengths - start - (size - step), 1) // step)
 
-
-# Word predictions.
 
 _LANES = 128
 
@@ -141,12 +127,11 @@ def tied_logits(
     surplus = -words % _LANES
     wide = statistics_dtype(x.dtype)
     table = jnp.pad(table.astype(x.dtype), ((0, surplus), (0, 0)))
-    flat = x.reshape(-1, x.shape[-1])
     if mixed:
-        logits = matmul(flat, table.T, mixed)
+        logits = matmul(x, table.T, mixed)
     else:
-        logits = (_half_product if flat.dtype.itemsize < 4 else _product)(flat, table)
-    logits = logits.reshape(*x.shape[:-1], words + surplus)
+        product = _half_product if x.dtype.itemsize < 4 else _product
+        logits = product(x.reshape(-1, x.shape[-1]), table).reshape(*x.shape[:-1], -1)
     if bias is not None:
         logits = logits + jnp.pad(bias.astype(wide), (0, surplus))
     if not padded:

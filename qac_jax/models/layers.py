@@ -143,9 +143,10 @@ class Dense(nn.Module):
         if self.use_bias:
             zeros = nn.initializers.zeros_init()
             bias = parameter(self, "bias", zeros, (self.features,), self.axes[1:])
+        scaled: Any = (kernel, bias)
         if scale != 1.0:
-            kernel, bias = kernel * scale, None if bias is None else bias * scale
-        return kernel.astype(self.dtype), None if bias is None else bias.astype(self.dtype)
+            scaled = jax.tree.map(lambda x: x * scale, scaled)
+        return jax.tree.map(lambda x: x.astype(self.dtype), scaled)
 
 
 def together(x: Array, layers: Sequence[Dense], scales: Sequence[float]) -> list[Array]:
@@ -170,8 +171,7 @@ def joined(x: Array, layers: Sequence[Dense], scales: Sequence[float]) -> Array:
     parts = [layer.parts(x.shape[-1], scale) for layer, scale in zip(layers, scales, strict=True)]
     kernel = jnp.concatenate([kernel for kernel, _ in parts], axis=1)
     y = matmul(x.astype(kernel.dtype), kernel)
-    biases = [bias for _, bias in parts if bias is not None]
-    return y + jnp.concatenate(biases) if biases else y
+    return y + jnp.concatenate([bias for _, bias in parts])
 
 
 def dense_of(
@@ -273,7 +273,6 @@ def gelu(x: Array) -> Array:
 
 gelu_tanh = partial(jax.nn.gelu, approximate=True)  # T5 v1.1's and GPT-2's
 
-
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu_new": gelu_tanh,
@@ -331,10 +330,9 @@ def _mix(x: Array) -> Array:
 
 def seeds_of(keys: Array, site: int | Array) -> Array:
     """A number for each row and site: uint32 [B]."""
-    count = keys.shape[0]
-    words = jax.random.key_data(keys).astype(jnp.uint32).reshape(count, -1)
+    words = jax.random.key_data(keys).astype(jnp.uint32).reshape(keys.shape[0], -1)
     seed = _mix(jnp.asarray(site).astype(jnp.uint32) + jnp.uint32(0x9E3779B9))
-    seeds = jnp.broadcast_to(seed, (count,))
+    seeds = jnp.broadcast_to(seed, keys.shape[:1])
     for word in range(words.shape[1]):
         seeds = _mix(seeds ^ words[:, word]) + jnp.uint32(0x9E3779B9)
     return seeds
@@ -342,11 +340,9 @@ def seeds_of(keys: Array, site: int | Array) -> Array:
 
 def _places(shape: tuple[int, ...]) -> Array:
     """The number of each entry of a row, uint32 [1, …]."""
-    place = jnp.zeros(shape, jnp.uint32)
-    stride = 1
+    place, stride = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
-        counter = lax.broadcasted_iota(jnp.uint32, shape, axis)
-        place = place + counter * jnp.uint32(stride)
+        place += lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride)
         stride *= shape[axis]
     return place[None]
 

@@ -277,8 +277,7 @@ class ModernEmbeddings(nn.Module):
 
     def setup(self) -> None:
         config = self.config
-        init = nn.initializers.truncated_normal(config.initializer_range)
-        self.word = Embedding(config.vocab_size, config.hidden_size, "vocab", init)
+        self.word = Embedding(config.vocab_size, config.hidden_size, "vocab", initial(config))
         self.norm = layer_norm(config, self.runtime)
 
     def __call__(self, ids: Array, token_types: Array | None, keys: Array | None) -> Array:
@@ -314,6 +313,12 @@ def layer_norm(config: Any, runtime: Runtime, name: str | None = None) -> LayerN
     """A norm as the configuration says, with or without bias."""
     dtype = runtime.compute_dtype
     return LayerNorm(config.layer_norm_eps, dtype, config.norm_bias, name=name)
+
+
+def initial(config: Any, added: bool = False) -> Any:
+    """New weights; those whose product is added to the stream are smaller."""
+    scale = (2 * config.num_layers) ** 0.5 if added else 1.0
+    return nn.initializers.truncated_normal(config.initializer_range / scale)
 
 
 def angles(length: int, width: int, theta: float) -> np.ndarray:
@@ -374,23 +379,18 @@ class ModernAttention(nn.Module):
     ) -> Array:
         config, runtime = self.config, self.runtime
         width, heads = config.hidden_size, config.num_heads
-        std, bias, rate = config.initializer_range, config.attention_bias, config.attention_dropout
-        into = nn.initializers.truncated_normal(std)
+        bias, rate, into = config.attention_bias, config.attention_dropout, initial(config)
         fused = dense_of(runtime, 3 * width, ("embed", "heads"), into, bias, name="qkv")(x)
         fused = packing.unpack(shard(fused, "batch", "length", "heads"), lengths, "heads")
         query, key, value = (split_heads(part, heads) for part in jnp.split(fused, 3, axis=-1))
         turn, visible = self._positions(fused.shape[1], number)
         query = rotate(query, turn, (width // heads) ** -0.5)
         visible, key = visible if visible is None else visible[:rows], rotate(key, turn)
-        masks: Any = {"visible": visible, "keys": keys, "site": site(number, _PROBABILITIES)}
-        merged = merge_heads(
-            attend(query[:, :, :rows], key, value, lengths, runtime, rate=rate, **masks)
-        )
-        if rows is None:
-            merged = packing.pack(merged, lengths, "heads")
-        else:
-            keys = packing.text_keys(keys)
-        out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
+        options: Any = {"visible": visible, "keys": keys, "site": site(number, _PROBABILITIES)}
+        options |= {"rate": rate}
+        mixed = attend(query[:, :, :rows], key, value, lengths, runtime, **options)
+        merged = packing.pack(merge_heads(mixed), lengths if rows is None else None, "heads")
+        keys, out = keys if rows is None else packing.text_keys(keys), initial(config, added=True)
         output = dense_of(runtime, width, ("heads", "embed"), out, bias, name="output")
         return dropout(output(merged), keys, site(number, _ATTENTION), rate)
 
@@ -420,15 +420,12 @@ class GatedMlp(nn.Module):
     @nn.compact
     def __call__(self, x: Array, number: int | Array, keys: Keys) -> Array:
         config, runtime = self.config, self.runtime
-        inner, bias = config.intermediate_size, config.mlp_bias
-        std = config.initializer_range
-        into = nn.initializers.truncated_normal(std)
+        inner, bias, into = config.intermediate_size, config.mlp_bias, initial(config)
         fused = dense_of(runtime, 2 * inner, ("embed", "mlp"), into, bias, name="up")(x)
         left, right = jnp.split(shard(fused, "batch", "length", "mlp"), 2, axis=-1)
         hidden = activation(config.activation)(left) * right
         hidden = dropout(hidden, keys, site(number, _MLP), config.hidden_dropout)
-        out = nn.initializers.truncated_normal(std / (2 * config.num_layers) ** 0.5)
-        width = config.hidden_size
+        width, out = config.hidden_size, initial(config, added=True)
         return dense_of(runtime, width, ("mlp", "embed"), out, bias, name="down")(hidden)
 
 
@@ -439,10 +436,9 @@ class PredictionHead(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        config = self.config
-        std = config.initializer_range / (2 * config.num_layers) ** 0.5
-        init, dtype = nn.initializers.truncated_normal(std), self.runtime.compute_dtype
-        self.dense = Dense(config.hidden_size, ("embed", None), dtype, init, config.head_bias)
+        config, dtype = self.config, self.runtime.compute_dtype
+        init, width = initial(config, added=True), config.hidden_size
+        self.dense = Dense(width, ("embed", None), dtype, init, config.head_bias)
         self.norm = layer_norm(config, self.runtime)
 
     def __call__(self, x: Array) -> Array:

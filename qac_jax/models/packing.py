@@ -4,13 +4,12 @@ A batch holds texts [B, L], right-padded. Everything in a layer but attention tr
 alone, so a stack of layers may leave the padding out: `Packed.pack` moves the tokens of consecutive
 texts into one row (one row for each part of a sharded batch), layers compute the rows, and
 `Packed.unpack` moves what they give back. Attention unpacks queries, keys and values and is the
-same padded one, at a few per cent of a layer's FLOPs: so its masks, position biases, windows and
-dropout are the same too.
+same padded one, at a few per cent of a layer's FLOPs. So masks, position biases, dropout, poolings
+and predictions are addressed by text and position as before.
 
-Nothing else of a model or an objective knows: masks, poolings, predictions and [CLS] vectors are
-addressed by text and position as before. `Runtime.packed` says how much room the rows have, which
-must be known when a step is compiled; `qac_jax.training.packing` chooses it for each batch. Should
-texts not fit, all of them become NaN: a token is never lost silently.
+`Runtime.packed` says how much room the rows have, which must be known when a step is compiled;
+`step.room_of` chooses it for each batch. Should texts not fit, all of them become NaN: a token is
+never lost silently.
 """
 
 import contextlib

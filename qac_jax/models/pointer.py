@@ -2,12 +2,8 @@
 
 The next token is drawn from a mixture of two distributions: over the vocabulary, and over the
 tokens of the text that was read, by attention. What a short decoder cannot know, names and terms of
-a text, it points to, so that little data teaches it to ask about texts of any kind.
-
-    memory = model.apply(variables, ids, lengths, method="encode")
-    logits = model.apply(variables, targets_in, memory, lengths, method="decode")
-
-with init_cache and step as T5 has them. The encoder is a trained one (MiniLM, say), which the
+a text, it points to, so that little data teaches it to ask about texts of any kind. It has a T5's
+methods (encode, decode, init_cache, step). The encoder is a trained one (MiniLM, say), which the
 optimiser may leave as it is (`frozen`). Its word embeddings, centred and of unit length, are what
 the decoder reads and what its output is compared with.
 
@@ -181,6 +177,12 @@ class PointerCache:
         return PointerCache(self.inner.axes(), memory, 0)  # type: ignore[arg-type]
 
 
+def _dense(module: Any, init: Any = None, use_bias: bool = True) -> Dense:
+    """A layer of the encoder's width."""
+    init, width = init or nn.initializers.normal(_STD), module.config.hidden_size
+    return dense_of(module.runtime, width, (None, "embed"), init, use_bias)
+
+
 class _Reading(nn.Module):
     """The states that are attended to: the encoder's, beside a token's own vector and the last one.
 
@@ -191,11 +193,8 @@ class _Reading(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        width, axes = self.config.hidden_size, (None, "embed")
-        normal, zeros = nn.initializers.normal(_STD), nn.initializers.zeros_init()
-        self.hidden = dense_of(self.runtime, width, axes, normal)
-        self.word = dense_of(self.runtime, width, axes, normal, use_bias=False)
-        self.before = dense_of(self.runtime, width, axes, zeros, use_bias=False)
+        self.hidden, self.word = _dense(self), _dense(self, use_bias=False)
+        self.before = _dense(self, nn.initializers.zeros_init(), use_bias=False)
         self.norm = RMSNorm(self.config.decoder, self.runtime.compute_dtype)
 
     def __call__(self, hidden: Array, vectors: Array) -> Array:
@@ -211,9 +210,7 @@ class _Copy(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        width, axes, init = self.config.hidden_size, (None, "embed"), nn.initializers.normal(_STD)
-        self.query = dense_of(self.runtime, width, axes, init)
-        self.key = dense_of(self.runtime, width, axes, init)
+        self.query, self.key = _dense(self), _dense(self)
 
     def __call__(self, hidden: Array, keys: Array, visible: Array) -> Array:
         """Weights [B, T, S] of hidden [B, T, D]; visible [B, S]."""
@@ -231,8 +228,7 @@ class _Output(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        width, axes, init = self.config.hidden_size, (None, "embed"), nn.initializers.normal(_STD)
-        self.dense = dense_of(self.runtime, width, axes, init)
+        self.dense = _dense(self)
         zeros, shape = nn.initializers.zeros_init(), (self.config.vocab_size,)
         self.bias = parameter(self, "bias", zeros, shape, ("vocab",))
 
@@ -252,10 +248,9 @@ class PointerGenerator(nn.Module):
 
     def setup(self) -> None:
         config, runtime = self.config, self.runtime
-        axes, init = (None, "embed"), nn.initializers.normal(_STD)
         self.encoder = Bert(config.encoder, runtime)
         self.memory = _Reading(config, runtime)
-        self.input = dense_of(runtime, config.hidden_size, axes, init)
+        self.input = _dense(self)
         self.decoder = Stack(config.decoder, dataclasses.replace(runtime, packed=()), decoder=True)
         self.output = _Output(config, runtime)
         self.copy = _Copy(config, runtime)

@@ -5,8 +5,7 @@
     cache = model.apply(variables, memory, lengths, 64, method="init_cache")
     logits, cache = model.apply(variables, ids, cache, method="step")
 
-Beside it T5's encoder by itself, and a start from which a small T5 can copy before it has learned
-anything (`copying`).
+Beside it T5's encoder by itself.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
-from flax import traverse_util
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.models.backbone import (
@@ -227,16 +224,9 @@ class T5(nn.Module):
         bias = self.encoder.relative_bias(positions, positions)
         return self.encoder(self._embed(ids), keys, wanted, lengths, bias)
 
-    def decode(
-        self,
-        targets_in: Array,
-        memory: Array,
-        lengths: Array,
-        keys: Array | None = None,
-        beside: int = 1,
-    ) -> Array:
-        """Logits [B, T, vocabulary]; targets_in are the targets shifted right by start_id."""
-        return self.logits(self.decode_hidden(targets_in, memory, lengths, keys, beside))
+    def decode(self, *arguments: Any, **options: Any) -> Array:
+        """Logits [B, T, vocabulary] of what `decode_hidden` takes."""
+        return self.logits(self.decode_hidden(*arguments, **options))
 
     def decode_hidden(
         self,
@@ -246,7 +236,8 @@ class T5(nn.Module):
         keys: Array | None = None,
         beside: int = 1,
     ) -> Array:
-        """The decoder's output [B, T, d_model], which `logits` takes; beside: see the stack."""
+        """The decoder's output [B, T, d_model], which `logits` takes; targets_in are the targets
+        shifted right by start_id, beside: see the stack."""
         return self.decoder.forced(self._embed(targets_in), memory, lengths, keys, beside)
 
     def logits(self, hidden: Array) -> Array:
@@ -432,70 +423,3 @@ class T5Layers(nn.Module):
         if self.count in wanted:
             states[self.count] = x
         return x, states
-
-
-# Chosen on random texts, where 60 steps of training then copy 96 % of the tokens.
-_OTHERS = 0.3  # how loud all other layers are
-_BEFORE = 5.0  # score of the token before, added to scores of about 1
-_SHARP = 0.35  # of the cross attention's queries
-_SELF = 0.25  # of the self-attention's queries: 8 for the token itself, 1 or so for others
-_AWAY = 0.8  # of the token just said: the rest tells the cross attention what it was
-_LOUD = 2.0  # how loud the copied token is, beside the one just said
-_AHEAD = 1  # the relative-position bucket of the token before
-
-
-def copying(model: T5, params: Mapping[str, Any], key: Array) -> Any:
-    """New parameters of this shape (boxed or not) with which a T5 copies before it has learned.
-
-    What a generator of queries says are mostly words of the text it read. From the usual random
-    start a small T5 finds out how to copy only after very many steps; until then it talks past the
-    text. Here four places of the first layers start in the shape that such models are found to
-    learn (induction heads, Olsson et al., 2022), all else stays random but speaks more softly:
-
-    - encoder, layer 0: half of the heads look at the token before and add it, rotated;
-    - decoder, layer 0: self-attention takes most of the token just said away, or the tied output
-      matrix would say it again (small T5s get into "the the the" by that);
-    - cross attention looks for the place whose token before is the one just said;
-    - and adds the token at that place to the state, which the tied output matrix then says.
-    """
-    config = model.config
-    if not config.tied or config.num_heads % 2 or config.num_heads * config.d_kv != config.d_model:
-        raise UserError(
-            f"start='copying' is not for this T5 (tied={config.tied}, num_heads="
-            f"{config.num_heads}, d_kv={config.d_kv}, d_model={config.d_model}); expected a tied "
-            "output matrix, an even number of heads and num_heads x d_kv = d_model"
-        )
-    width, heads = config.d_model, config.num_heads // 2
-    ahead = heads * config.d_kv
-    turn, place, said, own = (_rotation(k, width) for k in jax.random.split(key, 4))
-    # Every head of the decoder compares one head's share of the token before.
-    shares = jnp.arange(config.num_heads * config.d_kv) % ahead
-    first = {
-        ("encoder", "attention", "query"): lambda x: x.at[:, :ahead].multiply(0.1),
-        ("encoder", "attention", "value"): lambda x: x.at[:, :ahead].set(turn[:, :ahead]),
-        ("encoder", "attention", "output"): lambda x: x.at[:ahead].set(place[:, :ahead].T),
-        ("decoder", "attention", "query"): lambda x: _SELF * own,
-        ("decoder", "attention", "key"): lambda x: own,
-        ("decoder", "attention", "value"): lambda x: own,
-        ("decoder", "attention", "output"): lambda x: -_AWAY * own.T,
-        ("decoder", "cross_attention", "query"): lambda x: _SHARP * turn[:, shares],
-        ("decoder", "cross_attention", "key"): lambda x: place[:, shares],
-        ("decoder", "cross_attention", "value"): lambda x: said,
-        ("decoder", "cross_attention", "output"): lambda x: _LOUD * said.T,
-    }
-    scan = model.runtime.scan
-    tree = traverse_util.flatten_dict(nn.unbox(params))
-    for path, value in tree.items():
-        if path[-2] in ("output", "down"):
-            tree[path] = value * _OTHERS
-    for (side, part, kind), change in first.items():
-        path = (side, "layers", *([] if scan else ["0"]), part, kind, "kernel")
-        x = tree[path]
-        tree[path] = x.at[0].set(change(x[0])) if scan else change(x)
-    bias = ("encoder", "relative_bias", "embedding")
-    tree[bias] = tree[bias].at[_AHEAD, :heads].add(_BEFORE)
-    return nn.meta.replace_boxed(params, traverse_util.unflatten_dict(tree))
-
-
-def _rotation(key: Array, width: int) -> Array:
-    return jnp.linalg.qr(jax.random.normal(key, (width, width)))[0]

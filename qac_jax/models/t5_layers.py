@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -391,7 +392,7 @@ class Stack(nn.Module):
         layers = nn.meta.unbox(self.layers.variables["params"])
         numbers = range(self.count)
         if self.runtime.scan:
-            return [jax.tree.map(lambda leaf, i=i: leaf[i], layers) for i in numbers]
+            return [jax.tree.map(itemgetter(i), layers) for i in numbers]
         return [layers[str(i)] for i in numbers]
 
     def forced(

@@ -10,6 +10,7 @@ layers (MPNet's, ModernBERT's) is {"layers": such a stack, "stack_â€¦": part, â€
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import flax.linen as nn
@@ -21,7 +22,6 @@ from qac_jax.models import packing
 from qac_jax.models.attention import attend, attend_joint, in_one_kernel, merge_heads, split_heads
 from qac_jax.models.layers import (
     Array,
-    Dense,
     Initializer,
     Runtime,
     activation,
@@ -71,11 +71,9 @@ class Attention(nn.Module):
         config, width = self.config, self.config.hidden_size
         init = nn.initializers.normal(config.initializer_range)
 
-        def dense(name: str) -> Dense:
-            return dense_of(self.runtime, width, ("embed", "heads"), init, name=name)
-
+        dense = partial(dense_of, self.runtime, width, ("embed", "heads"), init)
         scales = ((width // config.num_heads) ** -0.5, 1.0, 1.0)
-        layers = [dense(name) for name in ("query", "key", "value")]
+        layers = [dense(name=name) for name in ("query", "key", "value")]
         drops: Any = {"keys": keys, "site": site(index, _PROBABILITIES)}
         drops["rate"] = config.attention_dropout
         plain = lengths is not None and visible is None and bias is None and rows is None
@@ -94,19 +92,12 @@ class Attention(nn.Module):
             if rows is not None:
                 each = [shard(query, "batch", "length", "heads"), *each]
             query, key, value = (split_heads(y, config.num_heads) for y in each)
-            bias = bias if bias is None else bias[:, :, :rows]
-            mixed = attend(
-                query, key, value, lengths, self.runtime, visible=visible, bias=bias, **drops
-            )
-            merged = merge_heads(mixed)
-            if rows is None:
-                merged = packing.pack(merged, lengths, "heads")
-        if rows is not None:
-            keys = packing.text_keys(keys)
-        last = self.output_init or init
+            drops |= {"visible": visible, "bias": bias if bias is None else bias[:, :, :rows]}
+            merged = merge_heads(attend(query, key, value, lengths, self.runtime, **drops))
+            merged = packing.pack(merged, lengths if rows is None else None, "heads")
+        keys, last = keys if rows is None else packing.text_keys(keys), self.output_init or init
         output = dense_of(self.runtime, width, ("heads", "embed"), last, name="output")(merged)
-        rate = config.hidden_dropout
-        return dropout(output, keys, site(index, _ATTENTION), rate)
+        return dropout(output, keys, site(index, _ATTENTION), config.hidden_dropout)
 
 
 class Mlp(nn.Module):
@@ -227,9 +218,7 @@ class Layers(nn.Module):
         if self.runtime.scan:
             params = nn.meta.add_axis(stacked, 0, {nn.meta.PARTITION_NAME: "layers"})
         else:
-            params = {
-                str(i): jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(self.count)
-            }
+            params = {str(i): jax.tree.map(itemgetter(i), stacked) for i in range(self.count)}
         for name, value in params.items():
             self.param(name, lambda _, value=value: value)
         return nn.meta.unbox(params)

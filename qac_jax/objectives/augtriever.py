@@ -21,6 +21,7 @@ choice.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -31,11 +32,11 @@ from jax import lax
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.models.encoders import l2_normalize
-from qac_jax.models.layers import fold
+from qac_jax.models.layers import Array, fold
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.contrastive import Ranked
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
+from qac_jax.objectives.objective import Aux, Batch, Loss, Variables, example_keys
 from qac_jax.objectives.towers import DualEncoderObjective, encoded_texts
 
 
@@ -65,18 +66,16 @@ class PseudoQueries(DualEncoderObjective):
     def verb(self, kind: str) -> str:
         return "finetune" if kind == "triples" else "pretrain"
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         """Either kind of examples under the same feature names, with dropout keys."""
-        features = dict(batch)
-        if "context" in features:
-            features["query"] = features["context"]
-            features["query_length"] = features["context_length"]
-            for name in ("passage", "passage_length"):
-                features[name.replace("passage", "passages")] = features[name][:, None]
-        kept = {name: features[name] for name in _NAMES if name in features}
-        return {**kept, "keys": example_keys(key, features["query"].shape[0])}
+        if "context" in batch:
+            names = {"query": "context", "query_length": "context_length"}
+            texts = {f"passages{end}": batch[f"passage{end}"][:, None] for end in ("", "_length")}
+            batch = {**batch, **{ours: batch[name] for ours, name in names.items()}, **texts}
+        kept = {name: batch[name] for name in _NAMES if name in batch}
+        return {**kept, "keys": example_keys(key, batch["query"].shape[0])}
 
-    def queries(self, params: Any, part: Batch, documents: jax.Array) -> jax.Array:
+    def queries(self, params: Any, part: Batch, documents: Array) -> Array:
         """Vectors of the queries [B, D]; extracted ones are chosen by `documents` [B, D]."""
         ids, lengths, keys = part["query"], part["query_length"], part.get("keys")
         model = self.model
@@ -87,35 +86,27 @@ class PseudoQueries(DualEncoderObjective):
         vectors = model.apply({"params": params}, ids, lengths, keys=fold(keys, 0), side="query")
         return l2_normalize(vectors) if self.normalize_query else vectors
 
-    def passages(self, params: Any, part: Batch) -> jax.Array:
-        ids, lengths, keys = part["passages"], part["passages_length"], part.get("keys")
-        vectors = encoded_texts(
-            self.model, {"params": params}, ids, lengths, keys, first=1, side="passage"
-        )
+    def passages(self, params: Any, part: Batch) -> Array:
+        read = {"params": params}, part["passages"], part["passages_length"], part.get("keys")
+        vectors = encoded_texts(self.model, *read, first=1, side="passage")
         return l2_normalize(vectors) if self.normalize_passage else vectors
 
-    def _extracted(
-        self, params: Any, part: Batch, documents: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def _extracted(self, params: Any, part: Batch, documents: Array) -> tuple[Array, Array]:
         """Ids and lengths of the queries, with the best spans where they are extracted.
 
         Spans are encoded with dropout, as in the released code.
         """
-        spans, lengths = part["spans"], part["spans_length"]
-        longest, fixed = spans.shape[-1], {"params": lax.stop_gradient(params)}
-        start, keys = 1 + part["passages"].shape[1], part.get("keys")
+        spans, lengths, keys = part["spans"], part["spans_length"], part.get("keys")
+        fixed, start = {"params": lax.stop_gradient(params)}, 1 + part["passages"].shape[1]
         vectors = encoded_texts(self.model, fixed, spans, lengths, keys, first=start, side="query")
         best = jnp.argmax(salience(vectors, lax.stop_gradient(documents)), axis=1)
         chosen = jnp.take_along_axis(spans, best[:, None, None], axis=1)[:, 0]
         chosen_length = jnp.take_along_axis(lengths, best[:, None], axis=1)[:, 0]
-        queries = part["query"]
-        width = max(longest, queries.shape[1])
-        queries, chosen = (jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in (queries, chosen))
-        extracted = part["extract"] > 0
-        return (
-            jnp.where(extracted[:, None], chosen, queries),
-            jnp.where(extracted, chosen_length, part["query_length"]),
-        )
+        both, extracted = (part["query"], chosen), part["extract"] > 0
+        width = max(x.shape[1] for x in both)
+        queries, chosen = (jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in both)
+        ids = jnp.where(extracted[:, None], chosen, queries)
+        return ids, jnp.where(extracted, chosen_length, part["query_length"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,13 +130,11 @@ class InBatch(PseudoQueries):
                 "the examples of one device, such as 128"
             )
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         params = variables["params"]
         params = gathered(params) if self.chunk else params
 
-        def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
+        def encode(part: Batch) -> tuple[Array, Array]:
             passages = self.passages(params, part)
             return self.queries(params, part, passages[:, 0]), passages
 
@@ -155,21 +144,14 @@ class InBatch(PseudoQueries):
         ranked = self.rank(queries, passages, self.smoothing if train else 0.0)
         return jnp.mean(ranked.loss), {"accuracy": jnp.mean(ranked.correct)}
 
-    def rank(self, queries: jax.Array, passages: jax.Array, smoothing: float = 0.0) -> Ranked:
+    def rank(self, queries: Array, passages: Array, smoothing: float = 0.0) -> Ranked:
         """queries [B, D] against passages [B, P, D], each query's own text first."""
-        options: dict[str, Any] = {
-            "temperature": self.temperature,
-            "smoothing": smoothing,
-            "rows": self.rows,
-        }
+        group = self.negatives_group
+        options: Any = {"temperature": self.temperature, "smoothing": smoothing, "rows": self.rows}
         if self.remote_key_grad:
-            group = self.negatives_group
             return contrastive.in_batch(queries, passages, group=group, **options)
-
-        def one(queries: jax.Array, passages: jax.Array) -> Ranked:
-            return local_gradients(queries, passages, self.device_group, **options)
-
-        return contrastive.in_groups(one, self.negatives_group, queries, passages)
+        one = partial(local_gradients, device_group=self.device_group, **options)
+        return contrastive.in_groups(one, group, queries, passages)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +177,7 @@ class MoCo(PseudoQueries):
         normalised = self.normalize_passage or self.similarity == "cosine"
         return self._normalised(normalised), variables["params"]
 
-    def init(self, key: jax.Array) -> Variables:
+    def init(self, key: Array) -> Variables:
         model_key, queue_key = jax.random.split(key)
         variables = super().init(model_key)
         # As in the released code: unit vectors, though real keys are longer.
@@ -215,15 +197,13 @@ class MoCo(PseudoQueries):
         """The second encoder begins as a copy of the first."""
         return {"momentum": jax.tree.map(jnp.copy, params)}
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         params, ema = variables["params"], variables["momentum"]
         if train:
             ema = self.updated_ema(ema, params)
         whole, whole_ema = gathered((params, ema)) if self.chunk else (params, ema)
 
-        def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
+        def encode(part: Batch) -> tuple[Array, Array]:
             keys = lax.stop_gradient(self.passages(whole_ema, part)[:, 0])
             return self.queries(whole, part, keys), keys
 
@@ -241,14 +221,11 @@ class MoCo(PseudoQueries):
 
     def updated_ema(self, ema: Any, params: Any) -> Any:
         decay = self.momentum
-
-        def mean(old: jax.Array, new: jax.Array) -> jax.Array:
-            return old * decay + lax.stop_gradient(new) * (1.0 - decay)
-
-        return jax.tree.map(mean, ema, params)
+        new = lax.stop_gradient(params)
+        return jax.tree.map(lambda old, new: old * decay + new * (1.0 - decay), ema, new)
 
     def rank(
-        self, queries: jax.Array, keys: jax.Array, queue_keys: jax.Array, smoothing: float = 0.0
+        self, queries: Array, keys: Array, queue_keys: Array, smoothing: float = 0.0
     ) -> Ranked:
         """queries [B, D], their keys [B, D], and the keys in the queue [Q, D]."""
         if self.similarity == "cosine":
@@ -256,7 +233,7 @@ class MoCo(PseudoQueries):
         own = jnp.arange(queries.shape[0])
         candidates = jnp.concatenate([keys, queue_keys.astype(keys.dtype)])
 
-        def others(row: jax.Array) -> jax.Array:
+        def others(row: Array) -> Array:
             in_batch = row[:, None] != own
             return jnp.pad(in_batch, ((0, 0), (0, queue_keys.shape[0])))
 
@@ -271,7 +248,7 @@ class MoCo(PseudoQueries):
             rows=self.rows,
         )
 
-    def queued(self, queue: dict[str, jax.Array], keys: jax.Array) -> dict[str, jax.Array]:
+    def queued(self, queue: dict[str, Array], keys: Array) -> dict[str, Array]:
         """The queue with its oldest keys replaced by those of this batch."""
         size, new = self.queue_size, keys.shape[0]
         if size % new:
@@ -288,9 +265,7 @@ class MoCo(PseudoQueries):
         }
 
 
-def local_gradients(
-    queries: jax.Array, passages: jax.Array, device_group: int, **options: Any
-) -> Ranked:
+def local_gradients(queries: Array, passages: Array, device_group: int, **options: Any) -> Ranked:
     """All passages are candidates; each gets gradients from the queries of its device only."""
     size, per, width = passages.shape
     if size % device_group:
@@ -302,7 +277,7 @@ def local_gradients(
     frozen = lax.stop_gradient(flat)
     device = jnp.arange(size * per) // (device_group * per)
 
-    def one(number: jax.Array, queries: jax.Array) -> Ranked:
+    def one(number: Array, queries: Array) -> Ranked:
         candidates = jnp.where((device == number)[:, None], flat, frozen)
         positives = (number * device_group + jnp.arange(device_group)) * per
         return contrastive.softmax_loss(queries, candidates, positives, **options)
@@ -317,7 +292,7 @@ def _features(batch: Batch, train: bool) -> Batch:
     return batch if train else {name: x for name, x in batch.items() if name != "keys"}
 
 
-def salience(spans: jax.Array, documents: jax.Array) -> jax.Array:
+def salience(spans: Array, documents: Array) -> Array:
     """span · document: spans [B, S, D], documents [B, D] -> [B, S]."""
     wide = jnp.promote_types(spans.dtype, jnp.float32)
     return jnp.einsum(

@@ -15,11 +15,12 @@ from qac_jax.fields import option
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import l2_normalize, pooled
 from qac_jax.models.heads import POOLINGS
+from qac_jax.models.layers import Array
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
 from qac_jax.objectives.condenser import Condenser, Predictions
 from qac_jax.objectives.mlm import normalised
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys
+from qac_jax.objectives.objective import Batch, Loss, Variables, example_keys
 
 
 _TEXTS = ("passage", "context")
@@ -56,11 +57,11 @@ class CoCondenser(Condenser):
     def whole(self) -> bool:
         return super().whole or self.pooling != "cls"
 
-    def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
+    def vector(self, out: BackboneOutput, lengths: Array) -> Array:
         vector = pooled(out, lengths, self.pooling)
         return l2_normalize(vector) if self.normalize else vector
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         count, width = batch["passage"].shape
         missing = width - batch["context"].shape[1]
         if self.pad_contexts and missing > 0:
@@ -78,9 +79,7 @@ class CoCondenser(Condenser):
         )
         return {**ready, "keys": dict(zip(_TEXTS, keys[len(_TEXTS) :], strict=True))}
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         if self.chunk:
             variables = gathered(variables)
 
@@ -97,7 +96,7 @@ class CoCondenser(Condenser):
         aux |= {"contrastive_loss": contrast, "pair_accuracy": jnp.mean(ranked.correct)}
         return self.mlm_scale * mlm + self.coefficient * contrast, aux
 
-    def contrast(self, passages: jax.Array, contexts: jax.Array) -> contrastive.Ranked:
+    def contrast(self, passages: Array, contexts: Array) -> contrastive.Ranked:
         """The contrastive loss of every vector, its partner the positive: [N, 2]."""
         return contrastive.all_pairs(
             passages, contexts, temperature=self.temperature, group=self.negatives_group

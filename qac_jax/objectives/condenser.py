@@ -17,11 +17,11 @@ from qac_jax.fields import option
 from qac_jax.hub import huggingface
 from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.heads import BidirectionalHead
-from qac_jax.models.layers import fold
+from qac_jax.models.layers import Array, fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.masking import MaskedText
 from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss
-from qac_jax.objectives.objective import Aux, Batch, Variables
+from qac_jax.objectives.objective import Batch, Loss, Variables
 
 
 HEAD = "head"
@@ -32,7 +32,7 @@ _HEAD_SITE = 2 * OUTPUT_SITE
 class Predictions(NamedTuple):
     """The outputs of the model for texts: vectors [B, D], losses summed for each example [B]."""
 
-    vector: jax.Array
+    vector: Array
     head: TokenLoss
     late: TokenLoss
 
@@ -71,14 +71,12 @@ class Condenser(Mlm):
         heads = huggingface.load_heads(folder, self.model.config, self.model.runtime)
         return {HEAD: heads["c_head"][1]["params"]} if "c_head" in heads else {}
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         text = self.predictions(variables, batch["text"], batch["keys"] if train else None)
         return self.mlm_terms([text])
 
     def predictions(
-        self, variables: Variables, text: MaskedText, keys: jax.Array | None
+        self, variables: Variables, text: MaskedText, keys: Array | None
     ) -> Predictions:
         """The vectors of masked texts, and the MLM losses of head and encoder."""
         module, skip = self.module, self.skip
@@ -98,13 +96,13 @@ class Condenser(Mlm):
             late = mlm_loss(module, variables, out.last, text)
         return Predictions(self.vector(out, text.lengths), of_head, late)
 
-    def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
+    def vector(self, out: BackboneOutput, lengths: Array) -> Array:
         return out.cls
 
-    def mlm_terms(self, texts: list[Predictions]) -> tuple[jax.Array, Aux]:
+    def mlm_terms(self, texts: list[Predictions]) -> Loss:
         """The sum of both MLM losses over all texts, and each of them as a metric."""
 
-        def total(name: str, field: str) -> jax.Array:
+        def total(name: str, field: str) -> Array:
             return sum((jnp.sum(getattr(getattr(t, name), field)) for t in texts), jnp.zeros(()))
 
         aux = {

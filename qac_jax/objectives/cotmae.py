@@ -16,21 +16,19 @@ import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.models.backbone import BackboneOutput
 from qac_jax.models.encoders import pooled
 from qac_jax.models.heads import POOLINGS, BidirectionalHead, CausalDecoder
-from qac_jax.models.layers import fold
+from qac_jax.models.layers import Array, fold
 from qac_jax.models.transformer import OUTPUT_SITE
 from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masking import MaskedText, Masking
 from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss, normalised, token_loss
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, of_examples
+from qac_jax.objectives.objective import Batch, Loss, Variables, example_keys, of_examples
 
 
 DECODERS = {"mlm": ("mlm",), "causal": ("causal",), "both": ("mlm", "causal")}
 # The subtree of each decoder's parameters.
 HEADS = {"mlm": "mlm_decoder", "causal": "causal_decoder"}
-PASSAGE, CONTEXT = "passage", "context"
 # Dropout keys of the decoders and of what they read, apart from the encoder's.
 _SITES = {name: 2 * OUTPUT_SITE + 2 * i for i, name in enumerate(HEADS)}
 
@@ -38,9 +36,9 @@ _SITES = {name: 2 * OUTPUT_SITE + 2 * i for i, name in enumerate(HEADS)}
 class CausalText(NamedTuple):
     """A text of which each token is predicted from those before it; examples first."""
 
-    ids: jax.Array  # [B, L]
-    lengths: jax.Array  # [B]
-    weights: jax.Array  # [B, L - 1]; of the prediction of token i + 1
+    ids: Array  # [B, L]
+    lengths: Array  # [B]
+    weights: Array  # [B, L - 1]; of the prediction of token i + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,26 +71,18 @@ class CotMae(Mlm):
             raise UserError("window=0 is not valid; expected 1 or more, or -1 (all)")
 
     @property
-    def decoders(self) -> dict[str, BidirectionalHead | CausalDecoder]:
+    def heads(self) -> Mapping[str, BidirectionalHead | CausalDecoder]:
         config, runtime = self.model.config, self.model.runtime
         made: dict[str, BidirectionalHead | CausalDecoder] = {
             "mlm": BidirectionalHead(config, runtime, self.mlm_layers),
             "causal": CausalDecoder(config, runtime, self.causal_layers, self.window),
         }
-        return {name: made[name] for name in DECODERS[self.decoder]}
+        return {HEADS[name]: made[name] for name in DECODERS[self.decoder]}
 
-    @property
-    def directions(self) -> tuple[tuple[str, str], ...]:
-        """(the text that is encoded, the text that is reconstructed from its vector)."""
-        forth = (PASSAGE, CONTEXT)
-        return (forth, forth[::-1]) if self.symmetric else (forth,)
-
-    @property
-    def heads(self) -> Mapping[str, BidirectionalHead | CausalDecoder]:
-        return {HEADS[name]: decoder for name, decoder in self.decoders.items()}
-
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
-        count, directions = len(batch[PASSAGE]), self.directions
+    def prepare(self, batch: Batch, key: Array) -> Batch:
+        # (the text that is encoded, the text that is reconstructed from its vector)
+        count, forth = len(batch["passage"]), ("passage", "context")
+        directions = (forth, forth[::-1]) if self.symmetric else (forth,)
         # Keys of every direction: to mask the encoded and the decoded text, and of dropout.
         keys = iter([example_keys(k, count) for k in jax.random.split(key, 3 * len(directions))])
         encoded = [self.masked(batch, name, self.masking, next(keys)) for name, _ in directions]
@@ -110,21 +100,21 @@ class CotMae(Mlm):
             "keys": list(keys),
         }
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         module = self.module
         # A frozen encoder is read without gradients; decoders read `variables` and still train.
         encoder = jax.lax.stop_gradient(variables) if self.freeze else variables
-        loss, aux = jnp.zeros(()), dict[str, jax.Array]()
+        loss, aux = jnp.zeros(()), dict[str, Array]()
+        # The tokens at which the last layer is needed.
+        rows = None if self.encoder_mlm or self.pooling != "cls" else 1
 
-        def add(name: str, value: jax.Array) -> None:
+        def add(name: str, value: Array) -> None:
             aux[name] = aux.get(name, jnp.zeros(())) + value
 
         for direction, text in enumerate(batch["encoded"]):
             keys = batch["keys"][direction] if train else None
-            out = module.apply(encoder, text.ids, text.lengths, keys=keys, rows=self._rows)
-            vector = self.vector(out, text.lengths)
+            out = module.apply(encoder, text.ids, text.lengths, keys=keys, rows=rows)
+            vector = pooled(out, text.lengths, self.pooling).astype(out.last.dtype)
             if self.encoder_mlm:
                 own = mlm_loss(module, encoder, out.last, text)
                 add("encoder_mlm_loss", jnp.sum(own.loss))
@@ -137,9 +127,7 @@ class CotMae(Mlm):
                 if not train:
                     swapped = _others(vector, self.examples)
                     other = self.decoder_loss(name, variables, encoder, swapped, target, None)
-                    found = first_rows((decoded, other, target.weights), self.examples)
-                    for measure, value in compared(*found).items():
-                        add(f"{name}_decoder_{measure}", value / len(self.directions))
+                    add(f"{name}_decoder_loss_other", jnp.sum(other.loss))
         if self.encoder_mlm:
             loss = loss + aux["encoder_mlm_loss"]
         coefficients = {"mlm": self.mlm_coefficient, "causal": self.causal_coefficient}
@@ -147,22 +135,14 @@ class CotMae(Mlm):
             loss = loss + coefficients[name] * aux[f"{name}_decoder_loss"]
         return loss, aux
 
-    @property
-    def _rows(self) -> int | None:
-        """The number of tokens at which the last layer is needed (None: all)."""
-        return None if self.encoder_mlm or self.pooling != "cls" else 1
-
-    def vector(self, out: BackboneOutput, lengths: jax.Array) -> jax.Array:
-        return pooled(out, lengths, self.pooling).astype(out.last.dtype)
-
     def decoder_loss(
         self,
         name: str,
         variables: Variables,
         encoder: Variables,
-        vector: jax.Array,
+        vector: Array,
         text: MaskedText | CausalText,
-        keys: jax.Array | None,
+        keys: Array | None,
     ) -> TokenLoss:
         """The loss of one decoder given the vectors: sums over the tokens of each example, [B]."""
         module, site = self.module, _SITES[name]
@@ -176,7 +156,7 @@ class CotMae(Mlm):
         return jax.vmap(token_loss)(logits, text.ids[:, 1:], text.weights)
 
 
-def causal_texts(texts: list[tuple[jax.Array, jax.Array]], examples: int = 0) -> list[CausalText]:
+def causal_texts(texts: list[tuple[Array, Array]], examples: int = 0) -> list[CausalText]:
     """Texts [(ids, lengths)] for causal decoding: every token after [CLS] is predicted, of the
     first `examples` (0: all)."""
     wanted = [
@@ -190,23 +170,7 @@ def causal_texts(texts: list[tuple[jax.Array, jax.Array]], examples: int = 0) ->
     ]
 
 
-def compared(own: TokenLoss, other: TokenLoss, weights: jax.Array) -> dict[str, jax.Array]:
-    """The gain of the own vector over another passage's, for whole texts: for a paired test.
-
-    A text's loss is the mean over its tokens. With n texts, t = gain / sqrt((gain_square - gain²)
-    / (n - 1)).
-    """
-    tokens = jnp.sum(weights, axis=1)
-    gain = (other.loss - own.loss) / jnp.where(tokens > 0, tokens, 1.0)
-    return {
-        "loss_other": jnp.sum(other.loss),
-        "gain": jnp.mean(gain),
-        "gain_square": jnp.mean(jnp.square(gain)),
-        "better": jnp.mean((gain > 0).astype(gain.dtype)),
-    }
-
-
-def _others(vectors: jax.Array, examples: int = 0) -> jax.Array:
+def _others(vectors: Array, examples: int = 0) -> Array:
     """Another passage's vector for each of the first `examples` (0: all): half a batch away,
     almost surely of another document."""
     real = first_rows(vectors, examples)

@@ -11,7 +11,7 @@ where RocketQA takes it on each GPU.
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +19,14 @@ import jax.numpy as jnp
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.models.encoders import CrossEncoder, backbone_of, log_odds
-from qac_jax.models.layers import fold
+from qac_jax.models.layers import Array, fold
 from qac_jax.objectives.chunked import chunked_encode
 from qac_jax.objectives.objective import (
-    Aux,
     Batch,
     Context,
+    Loss,
     Objective,
     Variables,
-    check_vocabulary,
     example_keys,
     global_weights,
 )
@@ -43,20 +42,12 @@ class _Scorer(Objective):
     Their `prepare` returns texts as "ids", "types" and "lengths", and one key per text.
     """
 
-    fills: ClassVar[bool] = True
-    packs: ClassVar[bool] = True
-
     model: CrossEncoder
     adversarial_step: float = option(0.0, at_least=0)  # RocketQA: 0.01
     chunk: int = dataclasses.field(default=0, kw_only=True)
 
     def verb(self, kind: str) -> str:
         return "finetune"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.model.labels not in (1, 2):
-            raise UserError(f"labels={self.model.labels} of the cross-encoder; expected 1 or 2")
 
     @property
     def splittable(self) -> bool:
@@ -66,13 +57,10 @@ class _Scorer(Objective):
     @property
     def scorer(self) -> CrossEncoder:
         """The model with the pooler that its output reads."""
-        config = self.model.config.with_parts("pooler")
-        return self.model.clone(config=config)
+        return self.model.clone(config=self.model.config.with_parts("pooler"))
 
     def bind(self, context: Context) -> Self:
         """The model records whether its passages come with a first ranking's score."""
-        if context.tokenizer is not None:
-            check_vocabulary(context.tokenizer.vocab_size, self.model.config.vocab_size)
         bound = super().bind(context)
         model = bound.model.clone(reads_scores=bool(context.reading.get("scores")))
         return dataclasses.replace(bound, model=model)
@@ -96,57 +84,44 @@ class _Scorer(Objective):
         model = self.model.clone(config=config, runtime=module.runtime)
         return dataclasses.replace(self, model=model), start
 
-    def init(self, key: jax.Array) -> Variables:
-        ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
-        return self.scorer.init(key, ids, lengths)
+    def init(self, key: Array) -> Variables:
+        return self.scorer.init(key, *self.scorer.example_inputs())
 
     @abc.abstractmethod
-    def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def examples_loss(self, odds: Array, batch: Batch) -> tuple[Array, Array]:
         """The loss of each example [B] from the log-odds of its texts, and its accuracy."""
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
-        params = variables["params"]
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
+        params, config = variables["params"], self.model.config
+        words = config.words_of(params["backbone"])
 
-        def total(change: jax.Array | None, keys: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-            perturbed = params if change is None else self._perturbed(params, change)
+        def total(change: Array | None, keys: Array | None) -> tuple[Array, Array]:
+            perturbed = params
+            if change is not None:
+                inside = config.with_words(params["backbone"], words + change)
+                perturbed = {**params, "backbone": inside}
             losses, right = self.examples_loss(self.odds(perturbed, batch, keys), batch)
             weights = batch["weights"].astype(losses.dtype)
             return jnp.sum(weights * losses), jnp.sum(weights * right)
 
         change = None
         if train and self.adversarial_step:
-            zero = jnp.zeros_like(self._words(params))
             # The direction is computed without dropout, as in the reference.
-            gradient = jax.grad(lambda change: total(change, None)[0])(zero)
+            gradient = jax.grad(lambda change: total(change, None)[0])(jnp.zeros_like(words))
             change = jax.lax.stop_gradient(adversarial(gradient, self.adversarial_step))
         loss, accuracy = total(change, batch["keys"] if train else None)
         return loss, {"accuracy": accuracy}
 
-    def _words(self, params: Any) -> jax.Array:
-        return self.model.config.words_of(params["backbone"])
-
-    def _perturbed(self, params: Any, change: jax.Array) -> Any:
-        """The parameters with `change` added to their word embeddings."""
-        table = self._words(params) + change
-        return {**params, "backbone": self.model.config.with_words(params["backbone"], table)}
-
-    def odds(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
+    def odds(self, params: Any, batch: Batch, keys: Array | None) -> Array:
         """Log-odds of texts [..., L], a chunk of examples at a time: [...]."""
         module = self.scorer
 
-        def score(part: Batch) -> jax.Array:
-            ids, text_keys = part["ids"], part.get("keys")
-            flat = ids.reshape(-1, ids.shape[-1])
-            logits = module.apply(
-                {"params": params},
-                flat,
-                part["lengths"].reshape(-1),
-                part["types"].reshape(flat.shape),
-                None if text_keys is None else text_keys.reshape(-1),
-            )
-            return log_odds(logits).reshape(ids.shape[:-1])
+        def score(part: Batch) -> Array:
+            shape, keys = part["ids"].shape, part.get("keys")
+            ids, types = (part[name].reshape(-1, shape[-1]) for name in ("ids", "types"))
+            keys = None if keys is None else keys.reshape(-1)
+            logits = module.apply({"params": params}, ids, part["lengths"].reshape(-1), types, keys)
+            return log_odds(logits).reshape(shape[:-1])
 
         parts = {name: batch[name] for name in ("ids", "lengths", "types")}
         if keys is not None:
@@ -158,7 +133,7 @@ class _Scorer(Objective):
 class Pointwise(_Scorer):
     """Binary cross-entropy of the feature `pair` against `label` (0 or 1)."""
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         size = batch["pair"].shape[0]
         return {
             "ids": batch["pair"],
@@ -169,7 +144,7 @@ class Pointwise(_Scorer):
             "keys": example_keys(key, size),
         }
 
-    def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def examples_loss(self, odds: Array, batch: Batch) -> tuple[Array, Array]:
         label = batch["label"]
         # -log P(label): with two logits that of the two-way softmax, by their difference.
         losses = jax.nn.softplus(jnp.where(label > 0, -odds, odds))
@@ -180,7 +155,7 @@ class Pointwise(_Scorer):
 class Localized(_Scorer):
     """The first text in `pairs`, the positive, against the other texts of its query."""
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         size, texts = batch["pairs"].shape[:2]
         keys = example_keys(key, size)
         return {
@@ -191,11 +166,11 @@ class Localized(_Scorer):
             "keys": jax.vmap(fold, (None, 0), 1)(keys, jnp.arange(texts)),
         }
 
-    def examples_loss(self, odds: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    def examples_loss(self, odds: Array, batch: Batch) -> tuple[Array, Array]:
         losses = jax.nn.logsumexp(odds, axis=-1) - odds[:, 0]
         return losses, odds[:, 0] >= jnp.max(odds, axis=-1)
 
 
-def adversarial(gradient: jax.Array, step: float) -> jax.Array:
+def adversarial(gradient: Array, step: float) -> Array:
     """The step along a gradient, normalised over the whole table (RocketQA's released code)."""
     return step * gradient * jax.lax.rsqrt(jnp.sum(jnp.square(gradient)) + _EPSILON)

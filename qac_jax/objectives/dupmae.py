@@ -26,16 +26,17 @@ import jax
 import jax.numpy as jnp
 
 from qac_jax.fields import option
-from qac_jax.objectives.objective import Aux, Batch, Variables, of_examples
+from qac_jax.models.layers import Array
+from qac_jax.objectives.objective import Batch, Loss, Variables, of_examples
 from qac_jax.objectives.retromae import RetroMae, text_names
 
 
 class Bag(NamedTuple):
     """Texts and how much each of their tokens' words counts; examples first."""
 
-    ids: jax.Array  # [B, L]
-    weights: jax.Array  # [B, L]; the same wherever a word stands, 0 for what is no word
-    lengths: jax.Array  # [B]; of the encoded texts
+    ids: Array  # [B, L]
+    weights: Array  # [B, L]; the same wherever a word stands, 0 for what is no word
+    lengths: Array  # [B]; of the encoded texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +49,14 @@ class DupMae(RetroMae):
     bag_coefficient: float = option(1.0, at_least=0)
     bag: str = option("text", choices=("text", "context"))
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         source, target = text_names(batch)
         name = source if self.bag == "text" else target
         weights = self.word_weights(batch[name], batch[f"{name}_length"])
         bag = Bag(batch[name], weights, batch[f"{source}_length"])
         return {**super().prepare(batch, key), "bag": bag}
 
-    def word_weights(self, ids: jax.Array, lengths: jax.Array) -> jax.Array:
+    def word_weights(self, ids: Array, lengths: Array) -> Array:
         """[B, L]: 1 / (distinct words of the text · texts with words); sums over words to one."""
         vocabulary, place = self.vocabulary, jnp.arange(ids.shape[1])
         words = (place < lengths[:, None]) & (ids != vocabulary.cls) & (ids != vocabulary.sep)
@@ -66,14 +67,12 @@ class DupMae(RetroMae):
         texts = jnp.maximum(jnp.sum(distinct > 0, dtype=float), 1.0)
         return words / (jnp.maximum(distinct, 1.0) * texts)[:, None]
 
-    def further(
-        self, variables: Variables, hidden: jax.Array, batch: Batch
-    ) -> tuple[jax.Array | float, Aux]:
+    def further(self, variables: Variables, hidden: Array, batch: Batch) -> Loss:
         bag: Bag = batch["bag"]
         loss = jnp.sum(self.bag_loss(variables, hidden, bag))
         return self.bag_coefficient * loss, {"bag_loss": loss}
 
-    def bag_loss(self, variables: Variables, hidden: jax.Array, bag: Bag) -> jax.Array:
+    def bag_loss(self, variables: Variables, hidden: Array, bag: Bag) -> Array:
         """The loss of each text [B] given the states [B, L, D]."""
         scores = self.module.apply(variables, hidden, padded=True, method="mlm_logits")
         place = jnp.arange(scores.shape[1])

@@ -17,8 +17,9 @@ from jax import lax
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.models.layers import Array
 from qac_jax.objectives import chunked, contrastive
-from qac_jax.objectives.objective import Aux, Batch, Variables
+from qac_jax.objectives.objective import Batch, Loss, Variables
 from qac_jax.objectives.towers import Triples
 
 
@@ -38,11 +39,9 @@ class Finetune(Triples):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distillation == "none" and not self.contrastive_weight:
-            raise UserError(
-                "contrastive_weight=0 leaves nothing to learn from; choose a distillation too"
-            )
+            raise UserError("contrastive_weight=0 leaves nothing to learn; choose a distillation")
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         if self.distillation != "none" and "scores" not in batch:
             raise UserError(
                 f"distillation={self.distillation!r} needs a teacher's scores; tokenize with "
@@ -50,9 +49,7 @@ class Finetune(Triples):
             )
         return super().prepare(batch, key)
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         queries, passages, numbers = self.encoded(variables, batch, train)
         ranked = contrastive.in_batch(
             queries,
@@ -73,7 +70,7 @@ class Finetune(Triples):
             aux["distillation"] = distillation
         return loss, aux
 
-    def distilled(self, queries: jax.Array, passages: jax.Array, scores: jax.Array) -> jax.Array:
+    def distilled(self, queries: Array, passages: Array, scores: Array) -> Array:
         """The distillation loss of each query [B], given the teacher's scores [B, P]."""
         own = jnp.einsum("bd,bpd->bp", queries, passages, precision=lax.Precision.HIGHEST)
         teacher = jax.nn.log_softmax(scores.astype(own.dtype) / self.teacher_temperature)

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.fields import option
-from qac_jax.models.layers import fold
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
+from qac_jax.models.layers import Array, fold
+from qac_jax.objectives.objective import Batch, Loss, Variables, example_keys, global_weights
 from qac_jax.objectives.towers import DualEncoderObjective, encoded_texts
 
 
@@ -34,15 +34,13 @@ class Listwise(DualEncoderObjective):
         """Groups do not see one another."""
         return True
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         """The same groups with dropout keys, and weights that sum to one over the batch."""
         count = batch["query"].shape[0]
         weights = global_weights(jnp.ones(count, bool), self.examples)
         return dict(batch, keys=example_keys(key, count), weights=weights)
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         keys = batch["keys"] if train else None
         queries, passages = (
             encoded_texts(

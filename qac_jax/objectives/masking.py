@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from qac_jax.fields import Checked, option
+from qac_jax.models.layers import Array
 
 
 MAX_PREDICTIONS = 512
@@ -55,11 +56,11 @@ class MaskedText(NamedTuple):
     """Texts with masked words and the labels to predict, examples first; each row has M positions,
     its predictions first, then padding (weight 0)."""
 
-    ids: jax.Array  # int32 [B, L], with replacements
-    lengths: jax.Array  # int32 [B]
-    positions: jax.Array  # int32 [B, M]
-    labels: jax.Array  # int32 [B, M]
-    weights: jax.Array  # float32 [B, M]; 1 or 0 until `mlm.shared` normalises them
+    ids: Array  # int32 [B, L], with replacements
+    lengths: Array  # int32 [B]
+    positions: Array  # int32 [B, M]
+    labels: Array  # int32 [B, M]
+    weights: Array  # float32 [B, M]; 1 or 0 until `mlm.shared` normalises them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,15 +86,11 @@ class Masking(Checked):
         """M: the most tokens that a row of `length` tokens can mask."""
         return int(self.budgets(length)[-1])
 
-    def select(
-        self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
-    ) -> jax.Array:
+    def select(self, ids: Array, lengths: Array, keys: Array, vocabulary: Vocabulary) -> Array:
         """Which tokens belong to sampled words, bool [B, L] (sampled [UNK] included)."""
         return self._select(ids, lengths, _bits(keys, ids.shape[-1])[0], vocabulary)
 
-    def _select(
-        self, ids: jax.Array, lengths: jax.Array, order: jax.Array, vocabulary: Vocabulary
-    ) -> jax.Array:
+    def _select(self, ids: Array, lengths: Array, order: Array, vocabulary: Vocabulary) -> Array:
         length = ids.shape[-1]
         continuation = jnp.asarray(vocabulary.continuation)[ids]
         inside = jnp.arange(length) < lengths[:, None]
@@ -103,7 +100,7 @@ class Masking(Checked):
         return jax.vmap(_select_row)(inside & ~unmasked, continuation, budget, order)
 
     def __call__(
-        self, ids: jax.Array, lengths: jax.Array, keys: jax.Array, vocabulary: Vocabulary
+        self, ids: Array, lengths: Array, keys: Array, vocabulary: Vocabulary
     ) -> MaskedText:
         """Samples words, replaces their tokens, and lists the predictions.
 
@@ -118,21 +115,19 @@ class Masking(Checked):
         return MaskedText(masked, lengths, positions, labels, weights)
 
 
-def replace(ids: jax.Array, keys: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+def replace(ids: Array, keys: Array, vocabulary: Vocabulary) -> Array:
     """The replacement of each token: 80 % [MASK], 10 % a random id, 10 % the token itself."""
     _, chance, other = _bits(keys, ids.shape[-1])
     return _replaced(ids, chance, other, vocabulary)
 
 
-def _bits(keys: jax.Array, length: int) -> jax.Array:
+def _bits(keys: Array, length: int) -> Array:
     """All the randomness of each row, uint32 [3, B, L]: order of words, replacement, random id."""
     bits = jax.vmap(lambda key: jax.random.bits(key, (3, length), jnp.uint32))(keys)
     return jnp.swapaxes(bits, 0, 1)
 
 
-def _replaced(
-    ids: jax.Array, chance: jax.Array, other: jax.Array, vocabulary: Vocabulary
-) -> jax.Array:
+def _replaced(ids: Array, chance: Array, other: Array, vocabulary: Vocabulary) -> Array:
     # Uniform over the whole vocabulary: special ids, [MASK] and the token itself included. The
     # modulo favours no id by more than 1 in 2^32 / V.
     drawn = (other % jnp.uint32(vocabulary.size)).astype(ids.dtype)
@@ -140,13 +135,11 @@ def _replaced(
     return jnp.where(chance < jnp.uint32(round(0.8 * 2**32)), vocabulary.mask, drawn)
 
 
-def _is_one_of(ids: jax.Array, values: Sequence[int]) -> jax.Array:
+def _is_one_of(ids: Array, values: Sequence[int]) -> Array:
     return jnp.any(ids[..., None] == jnp.asarray(values, ids.dtype), axis=-1)
 
 
-def _select_row(
-    candidate: jax.Array, continuation: jax.Array, budget: jax.Array, order: jax.Array
-) -> jax.Array:
+def _select_row(candidate: Array, continuation: Array, budget: Array, order: Array) -> Array:
     length = candidate.shape[0]
     place = jnp.arange(length, dtype=jnp.int32)
     seen = jnp.cumsum(candidate, dtype=jnp.int32)
@@ -164,10 +157,10 @@ def _select_row(
     return candidate & taken[word]
 
 
-def _take_what_fits(size: jax.Array, budget: jax.Array) -> jax.Array:
+def _take_what_fits(size: Array, budget: Array) -> Array:
     """Visits words in order and takes each that still fits (size 0: not a word)."""
 
-    def visit(room: jax.Array, word: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def visit(room: Array, word: Array) -> tuple[Array, Array]:
         taken = (word > 0) & (word <= room)
         return room - jnp.where(taken, word, 0), taken
 
@@ -175,7 +168,7 @@ def _take_what_fits(size: jax.Array, budget: jax.Array) -> jax.Array:
     return lax.scan(visit, budget, size, unroll=_WORDS_A_KERNEL)[1]
 
 
-def _first_places(selected: jax.Array, most: int) -> tuple[jax.Array, jax.Array]:
+def _first_places(selected: Array, most: int) -> tuple[Array, Array]:
     """Positions of the true entries of each row, ascending, padded with 0 to `most` columns."""
     length = selected.shape[-1]
     place = jnp.where(selected, jnp.arange(length, dtype=jnp.int32), length)

@@ -13,36 +13,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from qac_jax.errors import UserError
-from qac_jax.models.backbone import Backbone
+from qac_jax.models.backbone import Backbone, example_texts
 from qac_jax.models.encoders import DualEncoder
+from qac_jax.models.layers import Array
 from qac_jax.models.packing import platform
 from qac_jax.objectives.chunked import first_rows
 from qac_jax.objectives.masking import MaskedText, Masking, Vocabulary
-from qac_jax.objectives.objective import (
-    Aux,
-    Batch,
-    Context,
-    Objective,
-    Variables,
-    check_vocabulary,
-    example_keys,
-)
+from qac_jax.objectives.objective import Batch, Context, Loss, Objective, Variables, example_keys
 
 
 @dataclasses.dataclass(frozen=True)
 class Mlm(Objective):
     """Predict the masked tokens of the feature `tokens`."""
-
-    fills: ClassVar[bool] = True
-    packs: ClassVar[bool] = True
 
     model: Backbone
     masking: Masking = Masking()
@@ -54,12 +43,9 @@ class Mlm(Objective):
         return self.model.clone(config=self.model.config.with_parts("mlm_head"))
 
     def bind(self, context: Context) -> Self:
-        size = self.model.config.vocab_size
-        if context.tokenizer is None:
-            vocabulary = Vocabulary(np.zeros(size, bool))
-        else:
+        vocabulary = Vocabulary(np.zeros(self.model.config.vocab_size, bool))
+        if context.tokenizer is not None:
             vocabulary = Vocabulary.from_tokenizer(context.tokenizer)
-            check_vocabulary(vocabulary.size, size)
         return dataclasses.replace(super().bind(context), vocabulary=vocabulary)
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
@@ -72,25 +58,17 @@ class Mlm(Objective):
         return super().start_from(module, params)
 
     @property
-    def heads(self) -> Mapping[str, nn.Module]:
+    def heads(self) -> Mapping[str, Any]:
         """Modules that are trained beside the encoder, by the names of their parameters."""
         return {}
 
-    @property
-    def inputs_of_heads(self) -> tuple[jax.Array, jax.Array]:
-        """The inputs that a head is initialised with: a vector and hidden states."""
-        width = self.model.config.hidden_size
-        return jnp.zeros((1, width)), jnp.zeros((1, 2, width))
-
-    def init(self, key: jax.Array) -> Variables:
-        heads, keys = self.heads, iter([key])
-        if heads:
-            keys = iter(jax.random.split(key, 1 + len(heads)))
-        text = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
-        params = self.module.init(next(keys), *text)["params"]
-        inputs = self.inputs_of_heads
-        own = {n: head.init(next(keys), *inputs)["params"] for n, head in heads.items()}
-        return {"params": {**params, **own}}
+    def init(self, key: Array) -> Variables:
+        heads = self.heads
+        first, *keys = jax.random.split(key, 1 + len(heads)) if heads else [key]
+        params = self.module.init(first, *example_texts())["params"]
+        for (name, head), own in zip(heads.items(), keys, strict=True):
+            params = {**params, name: head.init(own, *head.example_inputs())["params"]}
+        return {"params": params}
 
     def apply_head(self, name: str, variables: Variables, *inputs: Any) -> Any:
         return self.heads[name].apply({"params": variables["params"][name]}, *inputs)
@@ -99,18 +77,16 @@ class Mlm(Objective):
         left_out = {"mlm_head", *self.heads}
         return self.model, {n: p for n, p in variables["params"].items() if n not in left_out}
 
-    def masked(self, batch: Batch, name: str, masking: Masking, keys: jax.Array) -> MaskedText:
+    def masked(self, batch: Batch, name: str, masking: Masking, keys: Array) -> MaskedText:
         return masking(batch[name], batch[f"{name}_length"], keys, self.vocabulary)
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         count = len(batch["tokens"])
         mask_keys, dropout_keys = (example_keys(k, count) for k in jax.random.split(key))
         text = self.masked(batch, "tokens", self.masking, mask_keys)
         return {"text": normalised([text], examples=self.examples)[0], "keys": dropout_keys}
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         module, text, keys = self.module, batch["text"], batch["keys"] if train else None
         out = module.apply(variables, text.ids, text.lengths, keys=keys)
         result = mlm_loss(module, variables, out.last, text)
@@ -127,7 +103,7 @@ def normalised(texts: Sequence[MaskedText], group: int = 0, examples: int = 0) -
     """
     wanted = [text.weights > 0 for text in texts]
     counts = jnp.stack([jnp.sum(each, axis=1, dtype=float) for each in wanted], axis=1)
-    rows, counts = counts.shape[0], first_rows(counts, examples)
+    rows, counts = len(counts), first_rows(counts, examples)
     sequences = counts.size
     size = group if 0 < group < sequences else sequences
     if sequences % size:
@@ -146,9 +122,7 @@ def normalised(texts: Sequence[MaskedText], group: int = 0, examples: int = 0) -
     ]
 
 
-def mlm_loss(
-    module: Backbone, variables: Variables, hidden: jax.Array, text: MaskedText
-) -> TokenLoss:
+def mlm_loss(module: Backbone, variables: Variables, hidden: Array, text: MaskedText) -> TokenLoss:
     """The MLM loss at the masked positions: sums over the tokens of each example, [B]."""
     logits = module.apply(variables, hidden, text.positions, padded=True, method="mlm_logits")
     return jax.vmap(token_loss)(logits, text.labels, text.weights)
@@ -160,18 +134,13 @@ def mlm_loss(
 class TokenLoss(NamedTuple):
     """Sums over tokens, weighted."""
 
-    loss: jax.Array  # the training loss: likelihood, smoothing and z-loss
-    likelihood: jax.Array  # negative log-likelihood alone
-    accuracy: jax.Array
+    loss: Array  # the training loss: likelihood, smoothing and z-loss
+    likelihood: Array  # negative log-likelihood alone
+    accuracy: Array
 
 
 def token_loss(
-    logits: jax.Array,
-    labels: jax.Array,
-    weights: jax.Array,
-    *,
-    smoothing: float = 0.0,
-    z_loss: float = 0.0,
+    logits: Array, labels: Array, weights: Array, *, smoothing: float = 0.0, z_loss: float = 0.0
 ) -> TokenLoss:
     """logits [..., V'], labels and weights [...].
 
@@ -197,7 +166,7 @@ def token_loss(
     return TokenLoss(jnp.sum(weights * loss), jnp.sum(weights * nll), jnp.sum(weights * correct))
 
 
-def normaliser(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+def normaliser(logits: Array) -> tuple[Array, Array]:
     """The largest logit, without a gradient, and log Z, over the last axis."""
     if platform() == "gpu":
         return _in_one_pass(logits)
@@ -206,11 +175,11 @@ def normaliser(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.custom_vjp
-def _in_one_pass(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _in_one_pass(logits: Array) -> tuple[Array, Array]:
     """The sum is scaled anew where a larger logit is met, so logits are read once, not twice: of
     30,000 words for each masked token they are the largest array of a step."""
 
-    def join(left: Any, right: Any) -> tuple[jax.Array, jax.Array]:
+    def join(left: Any, right: Any) -> tuple[Array, Array]:
         largest = jnp.maximum(left[0], right[0])
         sums = (total * jnp.exp(own - largest) for own, total in (left, right))
         return largest, sum(sums)
@@ -221,12 +190,12 @@ def _in_one_pass(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
     return largest, jnp.log(total) + largest
 
 
-def _one_pass_forward(logits: jax.Array) -> Any:
+def _one_pass_forward(logits: Array) -> Any:
     largest, log_z = _in_one_pass(logits)
     return (largest, log_z), (logits, log_z)
 
 
-def _one_pass_backward(kept: Any, gradients: Any) -> tuple[jax.Array]:
+def _one_pass_backward(kept: Any, gradients: Any) -> tuple[Array]:
     logits, log_z = kept
     return (gradients[1][..., None] * jnp.exp(logits - log_z[..., None]),)
 

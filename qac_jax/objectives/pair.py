@@ -21,14 +21,14 @@ candidates: ln(2 B) with one hard negative each.
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
+from qac_jax.models.layers import Array
 from qac_jax.objectives import contrastive
 from qac_jax.objectives.contrastive import Ranked
-from qac_jax.objectives.objective import Aux, Batch, Variables
+from qac_jax.objectives.objective import Batch, Loss, Variables
 from qac_jax.objectives.towers import Triples
 
 
@@ -46,21 +46,15 @@ class Pair(Triples):
     def verb(self, kind: str) -> str:
         return "pretrain" if self.alpha else "finetune"
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         queries, passages, numbers = self.encoded(variables, batch, train)
-        seen: dict[str, Any] = {
-            "numbers": numbers,
-            "group": self.negatives_group,
-            "rows": self.rows,
-            "temperature": self.temperature,
-        }
-        by_query = query_centric(queries, passages, self.denominator, **seen)
+        options: Any = {"numbers": numbers, "group": self.negatives_group}
+        options |= {"rows": self.rows, "temperature": self.temperature}
+        by_query = query_centric(queries, passages, self.denominator, **options)
         loss = by_query.loss.mean()
         aux = {"query_loss": loss, "accuracy": by_query.correct.mean()}
         if self.alpha:
-            by_passage = passage_centric(queries, passages, self.denominator, **seen)
+            by_passage = passage_centric(queries, passages, self.denominator, **options)
             passage_loss = by_passage.loss.mean()
             loss = (1.0 - self.alpha) * loss + self.alpha * passage_loss
             aux |= {"passage_loss": passage_loss, "passage_accuracy": by_passage.correct.mean()}
@@ -68,34 +62,31 @@ class Pair(Triples):
 
 
 def query_centric(
-    queries: jax.Array,
-    passages: jax.Array,
+    queries: Array,
+    passages: Array,
     denominator: str,
     *,
-    numbers: jax.Array | None = None,
+    numbers: Array | None = None,
     group: int = 0,
-    rows: int = 0,
-    temperature: float = 1.0,
+    **options: Any,
 ) -> Ranked:
     """L_Q of each query: queries [B, D], passages [B, P, D] with the positive first.
 
     numbers [B, P] are the same for the same passage: copies of the positive are not negatives.
+    options: see `contrastive.softmax_loss`.
     """
     group = 1 if denominator == "own_hard_only" else group
-    return contrastive.in_batch(
-        queries, passages, identities=numbers, group=group, rows=rows, temperature=temperature
-    )
+    return contrastive.in_batch(queries, passages, identities=numbers, group=group, **options)
 
 
 def passage_centric(
-    queries: jax.Array,
-    passages: jax.Array,
+    queries: Array,
+    passages: Array,
     denominator: str,
     *,
-    numbers: jax.Array | None = None,
+    numbers: Array | None = None,
     group: int = 0,
-    rows: int = 0,
-    temperature: float = 1.0,
+    **options: Any,
 ) -> Ranked:
     """L_P of each positive passage, from the same vectors.
 
@@ -107,7 +98,7 @@ def passage_centric(
             "none in the batch; set n_passages to 2 or more, or alpha to 0"
         )
 
-    def one(queries: jax.Array, passages: jax.Array, numbers: jax.Array | None) -> Ranked:
+    def one(queries: Array, passages: Array, numbers: Array | None) -> Ranked:
         size, per, width = passages.shape
         own = jnp.arange(size)
         if numbers is None:
@@ -118,7 +109,7 @@ def passage_centric(
         if others := denominator == "paper_inbatch_and_hard":
             columns.insert(1, passages[:, 0])
 
-        def unseen(about: tuple[jax.Array, jax.Array]) -> jax.Array:
+        def unseen(about: tuple[Array, Array]) -> Array:
             place, number = (x[:, None] for x in about)
             copies = number == numbers[:, 0]
             hidden = copies if denominator == "official_code" else place != own
@@ -131,8 +122,7 @@ def passage_centric(
             own,
             excluded=unseen,
             about=(own, numbers[:, 0]),
-            rows=rows,
-            temperature=temperature,
+            **options,
         )
 
     group = 1 if denominator == "own_hard_only" else group

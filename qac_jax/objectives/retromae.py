@@ -25,6 +25,7 @@ The released models have the encoder and its MLM head, but no decoder that could
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -36,11 +37,11 @@ from qac_jax.models import packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.encoders import pooled
 from qac_jax.models.heads import POOLINGS
-from qac_jax.models.layers import LayerNorm, Runtime, dense_of, dropout, fold, shard
+from qac_jax.models.layers import Array, LayerNorm, Runtime, dense_of, dropout, fold, shard
 from qac_jax.models.transformer import OUTPUT_SITE, Mlp, site
 from qac_jax.objectives.masking import MaskedText, Masking
 from qac_jax.objectives.mlm import Mlm, TokenLoss, mlm_loss, normalised, token_loss
-from qac_jax.objectives.objective import Aux, Batch, Variables, example_keys, global_weights
+from qac_jax.objectives.objective import Batch, Loss, Variables, example_keys, global_weights
 
 
 DECODER = "decoder"
@@ -52,10 +53,10 @@ _DECODER_SITE = _READ_SITE + 1
 class WholeText(NamedTuple):
     """Texts of which every token is predicted; examples first."""
 
-    ids: jax.Array  # [B, L]
-    lengths: jax.Array  # [B]
-    weights: jax.Array  # [B, L]; 0 for [CLS], [SEP] and padding
-    keys: jax.Array  # [B]; of the visible tokens
+    ids: Array  # [B, L]
+    lengths: Array  # [B]
+    weights: Array  # [B, L]; 0 for [CLS], [SEP] and padding
+    keys: Array  # [B]; of the visible tokens
 
 
 class Decoder(nn.Module):
@@ -64,15 +65,19 @@ class Decoder(nn.Module):
     config: Any
     runtime: Runtime
 
+    @nn.nowrap
+    def example_inputs(self) -> tuple[Array, Array]:
+        return (jnp.zeros((1, 2, self.config.hidden_size)),) * 2
+
     @nn.compact
     def __call__(
         self,
-        queries: jax.Array,
-        context: jax.Array,
+        queries: Array,
+        context: Array,
         lengths: Any = None,
-        visible: jax.Array | None = None,
+        visible: Array | None = None,
         keys: Any = None,
-    ) -> jax.Array:
+    ) -> Array:
         """queries and context [B, L, D], visible [B, L, L] (None: all) -> hidden [B, L, D].
 
         Where `lengths` is a Packed and `keys` are TokenKeys, all three are packed tokens.
@@ -82,7 +87,7 @@ class Decoder(nn.Module):
         init = nn.initializers.normal(config.initializer_range)
         queries, context = queries.astype(dtype), context.astype(dtype)
 
-        def project(source: jax.Array, name: str, scale: float = 1.0) -> jax.Array:
+        def project(source: Array, name: str, scale: float = 1.0) -> Array:
             x = dense_of(runtime, width, ("embed", "heads"), init, name=name)(source, scale)
             x = packing.unpack(shard(x, "batch", "length", "heads"), lengths, "heads")
             return split_heads(x, config.num_heads)
@@ -130,17 +135,12 @@ class RetroMae(Mlm):
     def heads(self) -> Mapping[str, Decoder]:
         return {DECODER: Decoder(self.model.config, self.model.runtime)}
 
-    @property
-    def inputs_of_heads(self) -> tuple[jax.Array, jax.Array]:
-        _, stream = super().inputs_of_heads
-        return stream, stream
-
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         source, target = text_names(batch)
         vocabulary, count = self.vocabulary, len(batch[source])
         encoded, decoded, dropped = (example_keys(k, count) for k in jax.random.split(key, 3))
 
-        def text(name: str, masking: Masking, keys: jax.Array) -> MaskedText:
+        def text(name: str, masking: Masking, keys: Array) -> MaskedText:
             return normalised([self.masked(batch, name, masking, keys)], examples=self.examples)[0]
 
         ready: Batch = {"encoded": text(source, self.masking, encoded), "keys": dropped}
@@ -152,9 +152,7 @@ class RetroMae(Mlm):
         weights = global_weights(wanted, self.examples)
         return {**ready, "decoded": WholeText(ids, lengths, weights, decoded)}
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
         module, keys, text = self.module, batch["keys"] if train else None, batch["encoded"]
         out = module.apply(variables, text.ids, text.lengths, keys=keys)
         of_encoder = mlm_loss(module, variables, out.last, text)
@@ -170,18 +168,12 @@ class RetroMae(Mlm):
         }
         return aux["encoder_mlm_loss"] + aux["decoder_loss"] + more, aux
 
-    def further(
-        self, variables: Variables, hidden: jax.Array, batch: Batch
-    ) -> tuple[jax.Array | float, Aux]:
+    def further(self, variables: Variables, hidden: Array, batch: Batch) -> Loss:
         """A further term of the loss given the encoder's hidden states, and scalars to log."""
-        return 0.0, {}
+        return jnp.zeros(()), {}
 
     def decoder_loss(
-        self,
-        variables: Variables,
-        vector: jax.Array,
-        text: MaskedText | WholeText,
-        keys: jax.Array | None,
+        self, variables: Variables, vector: Array, text: MaskedText | WholeText, keys: Array | None
     ) -> TokenLoss:
         """The decoder's loss given vectors [B, D]: sums over the tokens of each example, [B], or
         of each row of packed tokens."""
@@ -205,25 +197,23 @@ class RetroMae(Mlm):
     def _decoded(
         self,
         variables: Variables,
-        queries: jax.Array,
-        context: jax.Array,
-        lengths: jax.Array,
-        visible: jax.Array | None,
-        keys: jax.Array | None,
-        plan: tuple[packing.Packed, jax.Array] | None,
-    ) -> jax.Array:
+        queries: Array,
+        context: Array,
+        lengths: Array,
+        visible: Array | None,
+        keys: Array | None,
+        plan: tuple[packing.Packed, Array] | None,
+    ) -> Array:
         """The decoder's hidden states, of packed tokens where there is a plan for them."""
-        keys = fold(keys, _DECODER_SITE)
+        decode, keys = partial(self.apply_head, DECODER, variables), fold(keys, _DECODER_SITE)
         if plan is None:
-            given: Any = queries, context, lengths, visible, keys
-            return jnp.asarray(self.apply_head(DECODER, variables, *given))
+            return decode(queries, context, lengths, visible, keys)
         packed, fit = plan
         tokens = None if keys is None else packing.TokenKeys(keys, packed)
-        given = packed.pack(queries), packed.pack(context), packed, visible, tokens
-        hidden = jnp.asarray(self.apply_head(DECODER, variables, *given))
+        hidden = decode(packed.pack(queries), packed.pack(context), packed, visible, tokens)
         return hidden + jnp.where(fit, 0.0, jnp.nan).astype(hidden.dtype)
 
-    def visible(self, ids: jax.Array, lengths: jax.Array, keys: jax.Array) -> jax.Array:
+    def visible(self, ids: Array, lengths: Array, keys: Array) -> Array:
         """M of (6): which positions each row of each text sees, bool [B, L, L].
 
         Padding is masked by the attention. [CLS] and [SEP] are never hidden.
@@ -232,26 +222,25 @@ class RetroMae(Mlm):
         sets = self.visible_sets or length
         numbered = jax.vmap(fold, (None, 0), 1)(keys, 1 + jnp.arange(sets))  # [B, sets]
 
-        def hide(keys: Any) -> jax.Array:
+        def hide(keys: Any) -> Array:
             return self.decoder_masking.select(ids, lengths, keys, self.vocabulary)
 
         hidden = jax.vmap(hide, 1, 1)(numbered)
         if self.visible_sets:
-            chosen = jax.vmap(lambda key: jax.random.randint(key, (length,), 0, sets))(
-                fold(keys, 0)
-            )
+            draw: Any = partial(jax.random.randint, shape=(length,), minval=0, maxval=sets)
+            chosen = jax.vmap(draw)(fold(keys, 0))
             hidden = jnp.take_along_axis(hidden, chosen[..., None], axis=1)
         place = jnp.arange(length)
         return (~hidden | (place == 0)) & (place != place[:, None])
 
-    def _embedded(self, variables: Variables, ids: jax.Array, keys: jax.Array | None) -> jax.Array:
+    def _embedded(self, variables: Variables, ids: Array, keys: Array | None) -> Array:
         """e + p of every token, [B, L, D]."""
         if self.embeddings == "layer":
             return self.module.apply(variables, ids, keys=keys, method="embed")
         table = self.module.apply(variables, method="word_table")
         return jnp.take(table, ids, axis=0, mode="clip") + self._positions(variables, ids.shape[1])
 
-    def _positions(self, variables: Variables, length: int) -> jax.Array:
+    def _positions(self, variables: Variables, length: int) -> Array:
         """The encoder's position embeddings p₀, p₁, … [L, D]."""
         return self.module.apply(variables, length, method="position_vectors")
 

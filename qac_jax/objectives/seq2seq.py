@@ -5,25 +5,23 @@ over all target tokens of the whole batch, with label smoothing and T5X's z-loss
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-import jax
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError
 from qac_jax.fields import option
-from qac_jax.models import t5
 from qac_jax.models.encoders import backbone_of
+from qac_jax.models.layers import Array
 from qac_jax.models.pointer import PointerGenerator, Writer
-from qac_jax.models.t5 import T5, shift_right
+from qac_jax.models.t5 import shift_right
 from qac_jax.objectives.mlm import token_loss
 from qac_jax.objectives.objective import (
-    Aux,
     Batch,
     Context,
+    Loss,
     Objective,
     Variables,
-    check_vocabulary,
     example_keys,
     global_weights,
 )
@@ -31,16 +29,9 @@ from qac_jax.objectives.objective import (
 
 @dataclasses.dataclass(frozen=True)
 class Seq2Seq(Objective):
-    """Generate `targets` from `inputs`; both end with the model's end-of-text token.
-
-    start: how a new model is initialised, "random" as in T5, or "copying" (see `t5.copying`).
-    """
-
-    fills: ClassVar[bool] = True
-    packs: ClassVar[bool] = True
+    """Generate `targets` from `inputs`; both end with the model's end-of-text token."""
 
     model: Writer
-    start: str = option("random", choices=("random", "copying"))
     smoothing: float = option(0.0, at_least=0, below=1)
     z_loss: float = option(0.0, at_least=0)
 
@@ -53,17 +44,16 @@ class Seq2Seq(Objective):
             )
 
     def bind(self, context: Context) -> Self:
-        config, tokenizer = self.model.config, context.tokenizer
+        bound, config, tokenizer = super().bind(context), self.model.config, context.tokenizer
         if tokenizer is None:
-            return super().bind(context)
-        check_vocabulary(tokenizer.vocab_size, config.vocab_size)
+            return bound
         end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
         if config.eos_id != end:
             raise UserError(
                 f"eos_id={config.eos_id} of the model is not the tokenizer's end of text, "
                 f"{end} ({tokenizer.token(end)}); set eos_id={end} of {type(config).__name__}"
             )
-        return super().bind(context)
+        return bound
 
     def start_from(self, module: Any, params: Any) -> tuple[Self, Any]:
         """A pointer-generator also starts from the encoder that it reads with."""
@@ -77,17 +67,10 @@ class Seq2Seq(Objective):
             )
         return self, {"encoder": inner}
 
-    def init(self, key: jax.Array) -> Variables:
-        ids, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
-        variables = self.model.init(key, ids, lengths, ids)
-        if self.start == "copying":
-            if not isinstance(self.model, T5):
-                raise UserError("start='copying' is for a T5; a pointer-generator copies anyway")
-            started = t5.copying(self.model, variables["params"], jax.random.fold_in(key, 1))
-            return {**variables, "params": started}
-        return variables
+    def init(self, key: Array) -> Variables:
+        return self.model.init(key, *self.model.example_inputs())
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         targets, length = self._without_start(batch["targets"], batch["targets_length"])
         mask = jnp.arange(targets.shape[1]) < length[:, None]
         return {
@@ -98,39 +81,22 @@ class Seq2Seq(Objective):
             "keys": example_keys(key, targets.shape[0]),
         }
 
-    def _without_start(self, targets: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _without_start(self, targets: Array, length: Array) -> tuple[Array, Array]:
         """Targets without a start token (BERT's [CLS]), which the decoder's input already has."""
         starts = (targets[:, 0] == self.model.config.start_id) & (length > 0)
         rest = jnp.roll(targets, -1, axis=1).at[:, -1].set(self.model.config.pad_id)
         return jnp.where(starts[:, None], rest, targets), length - starts
 
-    def loss(
-        self, variables: Variables, batch: Batch, key: jax.Array, train: bool
-    ) -> tuple[jax.Array, Aux]:
+    def loss(self, variables: Variables, batch: Batch, key: Array, train: bool) -> Loss:
+        read, targets = (batch["inputs"], batch["inputs_length"]), batch["targets"]
+        before, keys = shift_right(targets, self.model.config.start_id), batch["keys"]
+        keys = keys if train else None
         if isinstance(self.model, PointerGenerator):
-            return self._pointed(variables, batch, train)
-        logits = self.model.apply(
-            variables,
-            batch["inputs"],
-            batch["inputs_length"],
-            shift_right(batch["targets"], self.model.config.start_id),
-            batch["keys"] if train else None,
-        )
-        result = token_loss(
-            logits,
-            batch["targets"],
-            batch["weights"],
-            smoothing=self.smoothing if train else 0.0,
-            z_loss=self.z_loss if train else 0.0,
-        )
+            bound = self.model.bind(variables)
+            likelihood = bound.likelihood(before, targets, bound.encode(*read, keys), read[1], keys)
+            loss = -(likelihood * batch["weights"]).sum()
+            return loss, {"likelihood": loss}
+        logits = self.model.apply(variables, *read, before, keys)
+        softer: Any = {"smoothing": self.smoothing, "z_loss": self.z_loss} if train else {}
+        result = token_loss(logits, targets, batch["weights"], **softer)
         return result.loss, {"likelihood": result.likelihood, "token_accuracy": result.accuracy}
-
-    def _pointed(self, variables: Variables, batch: Batch, train: bool) -> tuple[jax.Array, Aux]:
-        lengths, targets = batch["inputs_length"], batch["targets"]
-        keys = batch["keys"] if train else None
-        bound = self.model.bind(variables)
-        memory = bound.encode(batch["inputs"], lengths, keys)
-        shifted = shift_right(targets, self.model.config.start_id)
-        likelihood = bound.likelihood(shifted, targets, memory, lengths, keys)
-        loss = -(likelihood * batch["weights"]).sum()
-        return loss, {"likelihood": loss}

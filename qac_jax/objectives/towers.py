@@ -5,7 +5,7 @@ positive first, and where titles are segments of their own `passages_types` [B, 
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,9 @@ import jax.numpy as jnp
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.models.encoders import DualEncoder, backbone_of
-from qac_jax.models.layers import fold
+from qac_jax.models.layers import Array, fold
 from qac_jax.objectives.chunked import chunked_encode, first_rows, gathered
-from qac_jax.objectives.objective import (
-    Batch,
-    Context,
-    Objective,
-    Variables,
-    check_vocabulary,
-    example_keys,
-)
+from qac_jax.objectives.objective import Batch, Context, Objective, Variables, example_keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +24,6 @@ class DualEncoderObjective(Objective):
 
     The whole dual encoder is exported.
     """
-
-    fills: ClassVar[bool] = True
-    packs: ClassVar[bool] = True
 
     model: DualEncoder
     temperature: float = option(1.0, above=0)  # usually 0.05 for cosines
@@ -47,26 +37,17 @@ class DualEncoderObjective(Objective):
     def bind(self, context: Context) -> Self:
         """The model records titles, prompts and token limits of its queries and passages."""
         bound, lengths = super().bind(context), context.lengths
-        if context.tokenizer is not None:
-            size = self.model.config.backbone.vocab_size
-            check_vocabulary(context.tokenizer.vocab_size, size)
         if not {"query", "passages"} <= lengths.keys():
             return bound
-        changed: dict[str, Any] = {
-            **context.reading,
-            "query_length": lengths["query"],
-            "passage_length": lengths["passages"],
-        }
+        changed: dict[str, Any] = dict(context.reading)
+        changed |= {"query_length": lengths["query"], "passage_length": lengths["passages"]}
         if context.settings.get("title_types"):
             changed["title"] = "segments"
-        before = self.model.config
-        config = dataclasses.replace(before, **changed)
-        if (config.query_prompt, config.passage_prompt) != (
-            before.query_prompt,
-            before.passage_prompt,
-        ):
+        before, config = self.model.config, dataclasses.replace(self.model.config, **changed)
+        prompts = config.query_prompt, config.passage_prompt
+        if prompts != (before.query_prompt, before.passage_prompt):
             config = dataclasses.replace(config, default_prompt_name="")
-        if not config.include_prompt and (config.query_prompt or config.passage_prompt):
+        if not config.include_prompt and any(prompts):
             raise UserError(
                 "this model leaves prompts out of its pooling (include_prompt), which training "
                 "does not support; train on examples without prompts, or start from another model"
@@ -101,8 +82,8 @@ class DualEncoderObjective(Objective):
         model = model.clone(config=config, runtime=module.runtime)
         return dataclasses.replace(self, model=model), params
 
-    def init(self, key: jax.Array) -> Variables:
-        return self.model.init(key, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32))
+    def init(self, key: Array) -> Variables:
+        return self.model.init(key, *self.model.example_inputs())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +93,7 @@ class Triples(DualEncoderObjective):
     mask_duplicates: bool = True  # copies of a query's positive are not negatives
     negatives_group: int = 0  # consecutive queries that see each other's passages (0: all)
 
-    def prepare(self, batch: Batch, key: jax.Array) -> Batch:
+    def prepare(self, batch: Batch, key: Array) -> Batch:
         """The same texts with dropout keys, and numbers that are equal for equal passages."""
         prepared = {**batch, "keys": example_keys(key, batch["query"].shape[0])}
         if self.mask_duplicates:
@@ -121,7 +102,7 @@ class Triples(DualEncoderObjective):
 
     def encoded(
         self, variables: Variables, batch: Batch, train: bool
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    ) -> tuple[Array, Array, Array | None]:
         """Vectors of the examples' queries [B, D] and passages [B, P, D], and their numbers."""
         keys = batch["keys"] if train else None
         found = vectors(self.model, variables, batch, keys, self.chunk)
@@ -130,27 +111,21 @@ class Triples(DualEncoderObjective):
 
 
 def vectors(
-    model: DualEncoder, variables: Variables, batch: Batch, keys: jax.Array | None, chunk: int
-) -> tuple[jax.Array, jax.Array]:
+    model: DualEncoder, variables: Variables, batch: Batch, keys: Array | None, chunk: int
+) -> tuple[Array, Array]:
     """Queries [B, D] and passages [B, P, D], `chunk` examples at a time (0: all at once).
 
     keys [B]: for dropout, one per example, from which each of its texts derives its own.
     """
-    params = {"params": variables["params"]}
-    if chunk:
-        params = gathered(params)
+    params: Any = {"params": variables["params"]}
+    params = gathered(params) if chunk else params
 
-    def encode(part: Batch) -> tuple[jax.Array, jax.Array]:
+    def encode(part: Batch) -> tuple[Array, Array]:
         own = part.get("keys")
-        queries = model.apply(
-            params, part["query"], part["query_length"], keys=fold(own, 0), side="query"
-        )
-        passages = encoded_texts(
-            *(model, params, part["passages"], part["passages_length"], own),
-            first=1,
-            side="passage",
-            types=part.get("passages_types"),
-        )
+        texts = part["query"], part["query_length"]
+        queries = model.apply(params, *texts, keys=fold(own, 0), side="query")
+        texts, types = (part["passages"], part["passages_length"]), part.get("passages_types")
+        passages = encoded_texts(model, params, *texts, own, first=1, side="passage", types=types)
         return queries, passages
 
     names = ("query", "query_length", "passages", "passages_length", "passages_types")
@@ -163,37 +138,30 @@ def vectors(
 def encoded_texts(
     model: DualEncoder,
     params: Any,
-    ids: jax.Array,
-    lengths: jax.Array,
-    keys: jax.Array | None,
+    ids: Array,
+    lengths: Array,
+    keys: Array | None,
     *,
     first: int,
     side: str,
-    types: jax.Array | None = None,
-) -> jax.Array:
+    types: Array | None = None,
+) -> Array:
     """Vectors [B, P, D] of P texts [B, P, L] of every example, whose dropout keys [B] they number
     from `first` on."""
     size, per, length = ids.shape
-    text_keys: Any = None
     if keys is not None:
         numbered: Any = jax.vmap(fold, (None, 0), 1)(keys, first + jnp.arange(per))
-        text_keys = numbered.reshape(-1)
-    found = model.apply(
-        params,
-        ids.reshape(-1, length),
-        lengths.reshape(-1),
-        None if types is None else types.reshape(-1, length),
-        text_keys,
-        side=side,
-    )
-    return jnp.reshape(found, (size, per, -1))
+        keys = numbered.reshape(-1)
+    types = None if types is None else types.reshape(-1, length)
+    flat = ids.reshape(-1, length), lengths.reshape(-1), types, keys
+    return jnp.reshape(model.apply(params, *flat, side=side), (size, per, -1))
 
 
 # Odd multipliers of the hash that identifies a passage.
 _TOKEN, _PLACE = 0x9E3779B1, 0x85EBCA77
 
 
-def passage_numbers(ids: jax.Array, lengths: jax.Array) -> jax.Array:
+def passage_numbers(ids: Array, lengths: Array) -> Array:
     """A number for each passage of [..., L], the same for the same tokens: uint32 [...].
 
     Two different passages collide once in 4e9 pairs, which costs one negative.

@@ -87,7 +87,7 @@ def _hours(flops: float) -> dict[str, float]:
 
 
 def of_training(
-    objective: Any, kind: Any, batch_size: int, steps: int | None, *, ema: bool, pack: bool
+    objective: Any, kind: Any, batch_size: int, steps: int | None, *, pack: bool
 ) -> Plan:
     """Steps, tokens, FLOPs, bytes of state and hours, as far as they are known.
 
@@ -112,8 +112,8 @@ def of_training(
             for path, leaf in jax.tree_util.tree_leaves_with_path(params)
             if not weights.is_embedding(jax.tree_util.keystr(path, simple=True, separator="/"))
         ),
-        # In float32: parameters, gradients, two moments of the optimiser, the EMA.
-        "state_bytes": 4 * parameters * (5 if ema else 4),
+        # In float32: parameters, gradients, two moments of the optimiser.
+        "state_bytes": 16 * parameters,
     }
     if kind is None:
         return plan
@@ -123,7 +123,7 @@ def of_training(
     plan["step_flops"] = step.model_flops(objective.bind(Context()), shapes)
     if steps is not None:
         plan["tokens"], plan["flops"] = plan["tokens_per_step"] * steps, plan["step_flops"] * steps
-        plan["mfu"] = PACKED_MFU if pack and objective.packs else TRAINING_MFU
+        plan["mfu"] = PACKED_MFU if pack else TRAINING_MFU
         plan["hours"] = _hours(plan["flops"] / plan["mfu"])
     return plan
 

@@ -75,6 +75,9 @@ class Train(Stage):
             )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        import jax
+        from jax.experimental import multihost_utils
+
         from qac_jax.hub import parameters
         from qac_jax.objectives.objective import Context
         from qac_jax.training import mesh as meshes
@@ -89,7 +92,7 @@ class Train(Stage):
             self.devices.mesh,
             schedule.batch_size,
             microbatch or self.objective.chunk,
-            self.objective.fills and not pack,
+            fills=not pack,
         )
         objective, initial = train.initial(self.objective, inputs.get("init"))
         tokenizer = tokenizers.load(os.fspath(examples.path / parameters.TOKENIZER))
@@ -99,9 +102,12 @@ class Train(Stage):
             batch_size=schedule.batch_size,
             seed=self.seed,
             host=meshes.my_part(mesh),
-            accelerators=meshes.accelerators(),
+            accelerators=0 if jax.default_backend() == "cpu" else jax.local_device_count(),
         )
-        kind, precision = data.featurizers[0], train.precision_here(self.precision)
+        kind, precision = (
+            data.featurizers[0],
+            hardware.precision_on(jax.default_backend(), self.precision),
+        )
         objective = objective.bind(
             Context(
                 tokenizer,
@@ -117,10 +123,8 @@ class Train(Stage):
             objective,
             optimizer.build(total, train.abstract_params(objective)),
             mesh,
-            meshes.rules_named(self.devices.rules),
             seed=self.seed,
             microbatch=microbatch,
-            ema=schedule.ema,
             max_skips=schedule.max_skips,
             frozen=optimizer.frozen,
         )
@@ -146,19 +150,12 @@ class Train(Stage):
                 name=out.path.name,
                 validation=validation,
             )
-        params = meshes.to_host(state.ema if schedule.ema else state.params)
+        params = meshes.to_host(state.params)
         if meshes.is_first():
-            train.write_result(
-                out,
-                work,
-                objective,
-                params,
-                examples.path / parameters.TOKENIZER,
-                checkpoints=bool(self.monitoring.keep_every),
-            )
+            train.write_result(out, work, objective, params, examples.path / parameters.TOKENIZER)
             out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
             out.info["device"] = mesh.devices.flat[0].device_kind
-        meshes.barrier("written")
+        multihost_utils.sync_global_devices("written")
 
     def _identity(self, inputs: Inputs, data: Any, total: int, precision: str) -> dict[str, Any]:
         """The facts in which a checkpoint must agree to be continued."""
@@ -167,7 +164,6 @@ class Train(Stage):
             "total_steps": total,
             "optimizer": fields.describe(self._optimizer()),
             "seed": self.seed,
-            "ema": self.schedule.ema,
             "precision": precision,
             "start": pipeline_inputs.identities(starts),
         }
@@ -184,7 +180,6 @@ class Train(Stage):
             examples,
             batch_size=schedule.batch_size,
             steps=schedule.total_steps(count) if count or not schedule.epochs else None,
-            ema=bool(schedule.ema),
             pack=self.devices.pack,
         )
         known = {"kind": kind, "started from": folder or None}

@@ -38,8 +38,8 @@ class _ThatStep(managers.PreservationPolicy):
 
 
 class Checkpoints:
-    """The checkpoints in a run's folder: the last ones, every N-th, and the best by one metric of
-    validation (losses and perplexities are minimised).
+    """The checkpoints in a run's folder: the last ones, and the best by one metric of validation
+    (losses and perplexities are minimised).
 
     `identity` describes the run as JSON: {"model": {…}, "data": …, "settings": {…}}. Restoring a
     checkpoint with another identity raises UserError.
@@ -58,8 +58,6 @@ class Checkpoints:
         )
         self._remove_halves()
         policies = [managers.LatestN(chosen.keep), self._best]
-        if chosen.keep_every:
-            policies.append(managers.EveryNSteps(chosen.keep_every))
         self._manager = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
@@ -139,9 +137,8 @@ class Checkpoints:
     def _restore(self, step: int) -> tuple[State, Json]:
         """The state and the facts of a step."""
         try:
-            stored = self._manager.restore(
-                step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
-            )
+            meta = ocp.args.Composite(meta=ocp.args.JsonRestore())
+            stored = self._manager.restore(step, args=meta)
             self._check_identity(stored["meta"]["identity"])
             target = ocp.args.StandardRestore(plain(self._target))
             restored = self._manager.restore(step, args=ocp.args.Composite(state=target))

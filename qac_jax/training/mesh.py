@@ -2,8 +2,8 @@
 
 One mesh with three axes: `data` (batches sharded, parameters replicated), `fsdp` (batches and
 parameters sharded) and `tensor` (matrix products sharded). Modules name the axes of their arrays
-("embed", "mlp", …); a table of rules maps names to mesh axes. A size of one switches an axis off,
-so one table serves from a laptop to a pod.
+("embed", "mlp", …), and RULES maps names to mesh axes. A size of one switches an axis off, so one
+table serves from a laptop to a pod.
 """
 
 import contextlib
@@ -18,28 +18,24 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from qac_jax import progress
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError
+from qac_jax.models.layers import Array
 from qac_jax.processes import Place
 
 
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 
-Rules = tuple[tuple[str, str | tuple[str, ...] | None], ...]
-
-# The order is the priority for activations: where "batch" has taken `fsdp`, an activation's
-# "embed" is replicated, and a parameter's "embed" is sharded.
-_BATCH: Rules = (("batch", BATCH_AXES),)
-_WHOLE: Rules = tuple((name, None) for name in ("length", "positions", "types", "layers", "labels"))
-_FSDP: Rules = (("embed", "fsdp"),)
-_TENSOR: Rules = (("vocab", "tensor"), ("heads", "tensor"), ("mlp", "tensor"))
-
-RULES: Mapping[str, Rules] = {
-    "default": _BATCH + _TENSOR + _FSDP + _WHOLE,
-    "fsdp": _BATCH + _FSDP + (("vocab", None), ("heads", None), ("mlp", None)) + _WHOLE,
-    "tensor": _BATCH + _TENSOR + (("embed", None),) + _WHOLE,
-    "replicated": _BATCH + tuple((n, None) for n in ("vocab", "embed", "heads", "mlp")) + _WHOLE,
-}
+# What the axes of arrays are sharded over. The order is the priority for activations: where "batch"
+# has taken `fsdp`, an activation's "embed" is replicated, and a parameter's "embed" is sharded.
+RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
+    ("batch", BATCH_AXES),
+    *((name, "tensor") for name in ("vocab", "heads", "mlp")),
+    ("embed", "fsdp"),
+    *((name, None) for name in ("length", "positions", "types", "layers", "labels")),
+)
+# The same inside a vmap over the mesh axis `data`.
+WITHIN_DATA = (("batch", "fsdp"), *RULES[1:])
 
 
 def join(place: Place) -> None:
@@ -65,32 +61,15 @@ def join(place: Place) -> None:
         )
 
 
-def accelerators() -> int:
-    """The devices of this process that are not CPUs."""
-    return 0 if jax.default_backend() == "cpu" else jax.local_device_count()
-
-
 def is_first() -> bool:
     """Whether this process writes the files that only one process writes."""
     return jax.process_index() == 0
-
-
-def barrier(name: str) -> None:
-    """Returns when all processes of the run have reached this point."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(name)
 
 
 def announce(line: str) -> None:
     """Prints a line, from the first process only."""
     if is_first():
         progress.say(line)
-
-
-def rules_named(name: str) -> Rules:
-    if name not in RULES:
-        raise UserError(f"rules={name!r} is not a table of sharding rules; {nearest(name, RULES)}")
-    return RULES[name]
 
 
 def mesh_sizes(shape: Sequence[int], devices: int) -> tuple[int, int, int]:
@@ -119,7 +98,7 @@ def shared_by(
     """How many of the devices share a batch (and its microbatches) equally: the most that can.
 
     Only where data is the rest of the devices (-1); with other meshes it is all of them, and also
-    where the objective `fills` up its batches, as long as each device has an example.
+    where a batch `fills` up, as long as each device has an example.
     """
     data, fsdp, tensor = mesh_sizes(shape, devices)
     if fills and not 0 < microbatch < batch and data * fsdp <= batch:
@@ -169,19 +148,14 @@ def make_mesh(shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None =
     return mesh
 
 
-def within_data(rules: Rules) -> Rules:
-    """The rules inside a vmap over the mesh axis `data`."""
-    return (("batch", "fsdp"), *(rule for rule in rules if rule[0] != "batch"))
-
-
 @contextlib.contextmanager
-def use(mesh: Mesh, rules: Rules) -> Iterator[None]:
-    """Activations of modules traced inside are sharded by these rules on this mesh."""
-    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+def use(mesh: Mesh) -> Iterator[None]:
+    """Activations of modules traced inside are sharded on this mesh."""
+    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
         yield
 
 
-def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
+def shardings(variables: Any, mesh: Mesh) -> Any:
     """Abstract variables (boxed with logical axes, or plain) as the tree of their NamedShardings.
 
     The tree has the structure of the unboxed variables. Arrays without logical axes are replicated.
@@ -190,7 +164,7 @@ def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
     def one(path: Any, leaf: Any) -> NamedSharding:
         if not isinstance(leaf, nn.LogicallyPartitioned):
             return replicated(mesh)
-        axes: Any = nn.logical_to_mesh_axes(leaf.names, rules)
+        axes: Any = nn.logical_to_mesh_axes(leaf.names, RULES)
         for name, size, axis in zip(leaf.names, leaf.value.shape, axes, strict=True):
             cut = math.prod(mesh.shape[one] for one in np.atleast_1d(axis)) if axis else 1
             if size % cut:
@@ -198,7 +172,7 @@ def shardings(variables: Any, mesh: Mesh, rules: Rules) -> Any:
                 raise UserError(
                     f"{what}: its logical axis {name!r} of {size} is not divisible by the mesh "
                     f"axis {axis!r} of {cut}; pad it to {size + cut - size % cut}, or change the "
-                    "mesh or the rules"
+                    "mesh"
                 )
         return NamedSharding(mesh, axes)
 
@@ -272,35 +246,23 @@ def whole_spec(
     }
 
 
-def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
     """Global arrays over all devices, from this process's rows of a batch.
 
-    Where these cannot be shared equally, copies of the first rows fill the batch up: texts like
-    others, whose vectors are finite, so that a gradient of zero stays zero.
+    Where one process's devices cannot share these equally, copies of the first rows fill the batch
+    up: texts like others, whose vectors are finite, so that a gradient of zero stays zero.
     """
-    sharding = batch_sharding(mesh)
-    if jax.process_count() == 1:
 
-        def one(array: np.ndarray) -> jax.Array:
-            missing = filled(len(array), mesh) - len(array)
-            if missing:
-                array = np.concatenate([array, array[:missing]])
-            return jax.device_put(array, sharding)
+    def whole(rows: np.ndarray) -> np.ndarray:
+        missing = filled(len(rows), mesh) - len(rows) if jax.process_count() == 1 else 0
+        return np.concatenate([rows, rows[:missing]]) if missing else rows
 
-        return {name: one(array) for name, array in batch.items()}
-    _, count = my_part(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(
-            sharding, array, (array.shape[0] * count, *array.shape[1:])
-        )
-        for name, array in batch.items()
-    }
+    rows = {name: whole(array) for name, array in batch.items()}
+    return jax.make_array_from_process_local_data(batch_sharding(mesh), rows)
 
 
 def to_host(tree: Any) -> Any:
     """Global arrays as whole numpy arrays, on every process."""
-    if jax.process_count() == 1:
-        return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
 
 

@@ -177,9 +177,8 @@ class Journal:
             self._board.flush()
 
     def close(self) -> None:
-        for file in (self._lines, self._board):
-            if file is not None:
-                file.close()
+        for file in filter(None, (self._lines, self._board)):
+            file.close()
 
 
 def forget_after(path: epath.Path, step: int) -> None:
@@ -204,9 +203,7 @@ class Validation:
         self._engine, self._data, self._start = engine, data, data.state()
         spec = meshes.whole_spec(data.spec, engine.mesh)
         size = next(iter(spec.values())).shape[0]
-        self._count = data.examples_per_epoch // size
-        if limit:
-            self._count = min(self._count, limit)
+        self._count = min(data.examples_per_epoch // size, limit or data.examples_per_epoch)
         if not self._count:
             raise UserError(
                 f"the validation set has {data.examples_per_epoch} examples, less than one batch "
@@ -215,14 +212,9 @@ class Validation:
         self._measure = engine.compile_measure(spec)
 
     def __call__(self, state: State) -> Figures:
-        variables = state.variables
-        if self._engine.ema:
-            variables = {**variables, "params": state.ema}
         self._data.restore(self._start)
-        records = []
-        for _ in range(self._count):
-            batch = meshes.place(next(self._data), self._engine.mesh)
-            records.append(self._measure(variables, batch))
+        batches = (meshes.place(next(self._data), self._engine.mesh) for _ in range(self._count))
+        records = [self._measure(state.variables, batch) for batch in batches]
         return {f"validation/{name}": v for name, v in _means(jax.device_get(records)).items()}
 
 
@@ -256,8 +248,7 @@ class Profile:
 
 
 def how_to_open(folder: os.PathLike[str] | str) -> str:
-    place = os.fspath(folder)
     return (
-        f"the trace is in {place}; look at it with: xprof --logdir {place} "
+        f"the trace is in {folder}; look at it with: xprof --logdir {folder} "
         "(pip install 'qac_jax[profile]'), or open its *.trace.json.gz at ui.perfetto.dev"
     )

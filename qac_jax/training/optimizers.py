@@ -16,26 +16,29 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from optax import GradientTransformation
 
 from qac_jax.errors import UserError
-from qac_jax.fields import Checked, option
+from qac_jax.fields import Checked, check_value, option
+from qac_jax.models.layers import Array
 from qac_jax.training.options import OPTIMIZERS, SCHEDULES
 
 
-Schedule = Callable[[jax.Array | int], jax.Array]
+Schedule = Callable[[Array | int], Array]
 PathTest = Callable[[Any], bool]  # of a leaf's key path
 
-_EPSILON = {"adamw": 1e-8, "adamw_hf": 1e-8, "lamb": 1e-6, "lamb_paddle18": 1e-6}
-_CORRECTION = {
-    "adamw": "torch",
-    "adamw_hf": "transformers",
-    "lamb": "torch",
-    "lamb_paddle18": "none",
+# Epsilon, and the correction of bias (see `scale_by_moments`).
+_VARIANTS = {
+    "adamw": (1e-8, "torch"),
+    "adamw_hf": (1e-8, "transformers"),
+    "lamb": (1e-6, "torch"),
+    "lamb_paddle18": (1e-6, "none"),
 }
 STACK = "layers"
 # In a subtree "layers" that holds a stack "layers" beside parts of its own (MPNet's), the
@@ -60,41 +63,41 @@ class Optimizer(Checked):
     schedule_name: str = option("linear", choices=SCHEDULES)
     warmup_ratio: float = option(0.0, at_least=0, at_most=1)
     warmup_steps: int = 0  # takes precedence over the ratio
-    # The share of the learning rate that linear and cosine end at.
-    final_ratio: float = option(0.0, at_least=0, at_most=1)
     frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("no_decay", "frozen"):
             patterns = getattr(self, field)
-            if isinstance(patterns, str):
-                raise UserError(
-                    f"{field}={patterns!r} is a single text; expected a list of patterns"
-                )
+            check_value(patterns, tuple[str, ...], f"Optimizer.{field}")
             object.__setattr__(self, field, tuple(patterns))
             for pattern in patterns:
-                _compile(field, pattern)
+                try:
+                    re.compile(pattern)
+                except re.error as error:
+                    raise UserError(
+                        f"{field}={pattern!r} is not a regular expression ({error}); correct it"
+                    ) from None
 
     def schedule(self, total_steps: int) -> Schedule:
         """The learning rate of update t = 0, 1, … of `total_steps`."""
         warmup = warmup_steps(self.schedule_name, total_steps, self.warmup_ratio, self.warmup_steps)
-        return schedule(
-            self.schedule_name, self.learning_rate, total_steps, warmup, self.final_ratio
-        )
+        return schedule(self.schedule_name, self.learning_rate, total_steps, warmup)
 
-    def build(self, total_steps: int, params: Any) -> optax.GradientTransformation:
+    def build(self, total_steps: int, params: Any) -> GradientTransformation:
         """The transformation; of `params` (or their shapes) only the paths are used."""
-        rate = self.schedule(total_steps)
-        eps = _EPSILON[self.name] if self.eps is None else self.eps
+        rate, (eps, correction) = self.schedule(total_steps), _VARIANTS[self.name]
+        eps = eps if self.eps is None else self.eps
         parts = []
         if self.clip_norm:
             parts.append(clip_by_global_norm(self.clip_norm, self.clip_epsilon))
-        parts.append(scale_by_moments(self.b1, self.b2, eps, _CORRECTION[self.name]))
+        parts.append(scale_by_moments(self.b1, self.b2, eps, correction))
         if self.weight_decay and self.name != "adamw_hf":
-            parts.append(optax.add_decayed_weights(self.weight_decay, self._decayed))
+            mask = partial(jax.tree_util.tree_map_with_path, lambda path, _: self.decays(path))
+            parts.append(optax.add_decayed_weights(self.weight_decay, mask))
         if self.name.startswith("lamb"):
-            parts.append(scale_by_trust_ratio(is_stacked, self._adapts))
+            adapted = (lambda path: True) if self.adapt_excluded else self.decays
+            parts.append(scale_by_trust_ratio(adapted))
         parts.append(optax.scale_by_learning_rate(rate))
         if self.weight_decay and self.name == "adamw_hf":
             parts.append(decay_moved(rate, self.weight_decay, self.decays))
@@ -105,12 +108,6 @@ class Optimizer(Checked):
         """Whether the parameter with this key path has weight decay."""
         name = path_name(path)
         return not any(re.search(pattern, name) for pattern in self.no_decay)
-
-    def _decayed(self, params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(lambda path, _: self.decays(path), params)
-
-    def _adapts(self, path: Any) -> bool:
-        return self.adapt_excluded or self.decays(path)
 
 
 def path_name(path: Any) -> str:
@@ -140,8 +137,8 @@ def held(patterns: Sequence[str], params: Any) -> Any:
 
 
 def freeze(
-    inner: optax.GradientTransformation, patterns: Sequence[str], params: Any
-) -> optax.GradientTransformation:
+    inner: GradientTransformation, patterns: Sequence[str], params: Any
+) -> GradientTransformation:
     """`inner` with zero gradients and updates for frozen parameters."""
     trained = _trained(patterns, params)
 
@@ -152,7 +149,7 @@ def freeze(
         updates, state = inner.update(keep(grads), state, params)
         return keep(updates), state
 
-    return optax.GradientTransformation(inner.init, update)
+    return GradientTransformation(inner.init, update)
 
 
 def _trained(patterns: Sequence[str], params: Any) -> Any:
@@ -166,19 +163,8 @@ def _trained(patterns: Sequence[str], params: Any) -> Any:
         )
     frozen = set().union(*hits.values())
     if frozen == set(names):
-        raise UserError(
-            f"frozen={list(patterns)} matches every parameter; nothing would be trained"
-        )
+        raise UserError(f"frozen={[*patterns]} matches every parameter; nothing would be trained")
     return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path) not in frozen, params)
-
-
-def _compile(field: str, pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise UserError(
-            f"{field}={pattern!r} is not a regular expression ({error}); correct it"
-        ) from None
 
 
 # Learning rates.
@@ -194,9 +180,8 @@ def warmup_steps(name: str, total: int, ratio: float, steps: int) -> int:
     return int(total * ratio) if name == "paddle_jump" else math.ceil(total * ratio)
 
 
-def schedule(name: str, peak: float, total: int, warmup: int, floor: float = 0.0) -> Schedule:
-    """The learning rate of update t = 0, 1, …; linear and cosine end at the share `floor` of the
-    peak.
+def schedule(name: str, peak: float, total: int, warmup: int) -> Schedule:
+    """The learning rate of update t = 0, 1, …
 
     Warm-up rises from 0, so the first update changes nothing: Hugging Face's and RocketQA's rules
     both start at t / warmup.
@@ -207,18 +192,18 @@ def schedule(name: str, peak: float, total: int, warmup: int, floor: float = 0.0
             "shorten it or train longer"
         )
 
-    def share(step: jax.Array) -> jax.Array:
+    def share(step: Array) -> Array:
         done = jnp.clip((step - warmup) / max(1, total - warmup), 0.0, 1.0)
         if name == "linear":
-            return floor + (1.0 - floor) * (1.0 - done)
+            return 1.0 - done
         if name == "cosine":
-            return floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
+            return 0.5 * (1.0 + jnp.cos(jnp.pi * done))
         if name == "paddle_jump":
             # Decayed from step 0, so the rate jumps where the warm-up ends (Paddle's decay).
             return 1.0 - jnp.minimum(step, total) / total
         return jnp.ones_like(done)
 
-    def rate(step: jax.Array | int) -> jax.Array:
+    def rate(step: Array | int) -> Array:
         step = jnp.asarray(step).astype(float)  # fp64 where JAX runs in x64
         return peak * jnp.where(step < warmup, step / max(1, warmup), share(step))
 
@@ -230,9 +215,7 @@ def schedule(name: str, peak: float, total: int, warmup: int, floor: float = 0.0
 # Paddle 1.8 (no bias correction; a trust ratio for each stacked layer) and torch's clipping.
 
 
-def scale_by_moments(
-    b1: float, b2: float, eps: float, correction: str
-) -> optax.GradientTransformation:
+def scale_by_moments(b1: float, b2: float, eps: float, correction: str) -> GradientTransformation:
     """Adam's direction: mean of gradients over the root of their mean square.
 
     correction: `torch` m̂ / (√v̂ + ε); `transformers` m̂ / (√v + ε) · √(1 - b2ᵗ); `none` m / (√v + ε).
@@ -247,41 +230,36 @@ def scale_by_moments(
         count = state.count + 1
         mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
         nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.nu)
-        first = second = jnp.ones(())
-        if correction != "none":
-            first, second = _bias_correction(b1, count), _bias_correction(b2, count)
+
+        def bias(decay: float) -> Array:
+            """1 - decayᵗ by expm1: in fp32 the plain difference loses three digits at 0.999."""
+            if decay == 0.0 or correction == "none":
+                return jnp.ones(())
+            return -jnp.expm1(count.astype(float) * math.log(decay))
+
+        first, second = bias(b1), bias(b2)
         root = jnp.sqrt(second)
         small = eps / root if correction == "transformers" else jnp.full_like(root, eps)
 
-        def one(m: jax.Array, v: jax.Array) -> jax.Array:
+        def one(m: Array, v: Array) -> Array:
             a, b, c = (x.astype(m.dtype) for x in (first, root, small))
             return (m / a) / (jnp.sqrt(v) / b + c)
 
         direction = jax.tree.map(one, mu, nu)
         return direction, optax.ScaleByAdamState(count, mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return GradientTransformation(init, update)
 
 
-def _bias_correction(decay: float, count: jax.Array) -> jax.Array:
-    """1 - decayᵗ by expm1: in fp32 the plain difference loses three digits at 0.999."""
-    if decay == 0.0:
-        return jnp.ones(())
-    return -jnp.expm1(count.astype(float) * math.log(decay))
-
-
-def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.GradientTransformation:
-    """LAMB (You et al., 2020): each parameter's update is scaled by |p| / |update|.
-
-    `stacked(path)`: whether the leaf has a parameter of every layer along its first axis; each gets
-    its own ratio. `adapted(path)`: whether the ratio is applied at all.
-    """
+def scale_by_trust_ratio(adapted: PathTest) -> GradientTransformation:
+    """LAMB (You et al., 2020): each parameter's update is scaled by |p| / |update|, where `adapted`
+    (path); those of stacked layers each by their own."""
 
     def update(updates: Any, params: Any) -> Any:
-        def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
+        def one(path: Any, u: Array, p: Array) -> Array:
             if not adapted(path):
                 return u
-            axes = tuple(range(int(stacked(path)), u.ndim))
+            axes = tuple(range(int(is_stacked(path)), u.ndim))
             size = jnp.sqrt(jnp.sum(p * p, axes, keepdims=True))
             step = jnp.sqrt(jnp.sum(u * u, axes, keepdims=True))
             meaningful = (size > 0) & (step > 0)
@@ -292,15 +270,13 @@ def scale_by_trust_ratio(stacked: PathTest, adapted: PathTest) -> optax.Gradient
     return optax.stateless(update)
 
 
-def decay_moved(
-    schedule: Schedule, decay: float, decayed: PathTest
-) -> optax.GradientTransformation:
+def decay_moved(schedule: Schedule, decay: float, decayed: PathTest) -> GradientTransformation:
     """transformers' AdamW: shrinks parameters *after* the update, p + u, by rate · decay."""
 
     def update(updates: Any, state: optax.ScaleByScheduleState, params: Any = None):
         shrink = schedule(state.count) * decay
 
-        def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
+        def one(path: Any, u: Array, p: Array) -> Array:
             return u - shrink.astype(u.dtype) * (p + u) if decayed(path) else u
 
         updates = jax.tree_util.tree_map_with_path(one, updates, params)
@@ -309,10 +285,10 @@ def decay_moved(
     def init(_: Any) -> optax.ScaleByScheduleState:
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
-    return optax.GradientTransformation(init, update)
+    return GradientTransformation(init, update)
 
 
-def clip_by_global_norm(limit: float, epsilon: float = 0.0) -> optax.GradientTransformation:
+def clip_by_global_norm(limit: float, epsilon: float = 0.0) -> GradientTransformation:
     """Gradients times min(1, limit / (norm + ε)); ε is 1e-6 in torch, 0 in Paddle and Optax."""
 
     def update(grads: Any, _: Any) -> Any:

@@ -10,8 +10,6 @@ from qac_jax.fields import option
 PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16", "float16")
 OPTIMIZERS = ("adamw", "adamw_hf", "lamb", "lamb_paddle18")
 SCHEDULES = ("linear", "cosine", "constant", "paddle_jump")
-# Tables of sharding rules (mesh.py).
-RULES = ("default", "fsdp", "tensor", "replicated")
 
 # What `--help` of training lists of the settings that gin binds.
 OF_OBJECTIVE = {
@@ -32,23 +30,14 @@ class Schedule:
     total_examples: int = option(0, "number of training examples")
     epochs: float = option(0.0, "passes over the examples")
     batch_size: int = option(32, "examples per optimiser step, over all devices")
-    microbatch: int = option(
-        0, "examples computed at a time, to save memory (0: all)", affects_result=False
-    )
+    microbatch: int = option(0, "examples computed at a time (0: all)", affects_result=False)
     learning_rate: float = option(0.0, "learning rate (0: the optimiser's)")
-    ema: float = option(0.0, "decay of the EMA of parameters that becomes the result (0: none)")
-    max_skips: int = option(
-        0, "at most N steps with a non-finite loss are skipped before training fails"
-    )
+    max_skips: int = option(0, "steps with a non-finite loss that may be skipped")
 
     def total_steps(self, examples: int) -> int:
         """The number of optimiser steps, for an epoch of this number of examples."""
-        lengths = {
-            "steps": self.steps,
-            "total_examples": self.total_examples,
-            "epochs": self.epochs,
-        }
-        chosen = {name: value for name, value in lengths.items() if value}
+        lengths = "steps", "total_examples", "epochs"
+        chosen = {name: value for name in lengths if (value := getattr(self, name))}
         if len(chosen) != 1 or min(chosen.values()) < 0:
             listed = " and ".join(f"{name}={value}" for name, value in chosen.items())
             raise UserError(
@@ -74,7 +63,6 @@ class Devices:
         "sizes of the mesh axes data, fsdp, tensor (-1: the rest of the devices)",
         affects_result=False,
     )
-    rules: str = option("default", "table of sharding rules", choices=RULES, affects_result=False)
     pack: bool = option(False, "compute texts without their padding", affects_result=False)
 
 
@@ -85,13 +73,8 @@ class Monitoring:
     log_every: int = option(50, "steps between log lines", affects_result=False)
     save_every: int = option(1000, "steps between checkpoints", affects_result=False)
     keep: int = option(2, "number of latest checkpoints to keep", affects_result=False)
-    keep_every: int = option(
-        0, "also keep a checkpoint for good every N steps (0: no)", affects_result=False
-    )
     validate_every: int = option(0, "steps between validations (0: at the end)")
     validation_batches: int = option(0, "batches of a validation (0: all)")
     best: str = option("", "metric of validation that chooses the result (default: the last step)")
     profile: str = option("", "steps to profile, such as 10:15", affects_result=False)
-    tensorboard: bool = option(
-        False, "write TensorBoard's event files, below --out", affects_result=False
-    )
+    tensorboard: bool = option(False, "write TensorBoard's event files", affects_result=False)

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -25,16 +25,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from qac_jax import hardware
 from qac_jax.errors import UserError
+from qac_jax.models.layers import Array
 from qac_jax.objectives import chunked
-from qac_jax.objectives.objective import Objective, Variables, split_aux
+from qac_jax.objectives.objective import Objective, Variables
 from qac_jax.progress import human
 from qac_jax.training import mesh as meshes
 from qac_jax.training.mesh import announce
 from qac_jax.training.optimizers import held
 
 
-Metrics = dict[str, jax.Array]
-Scale = dict[str, jax.Array]
+Metrics = dict[str, Array]
+Scale = dict[str, Array]
 # Room for a share of the padded tokens for each length that texts are padded to.
 Room = tuple[tuple[int, float], ...]
 
@@ -64,7 +65,7 @@ class Scaling:
         """The scale of step 0, and the number of finite steps since it last changed."""
         return {"value": jnp.float32(self.initial), "good": jnp.zeros((), jnp.int32)}
 
-    def after(self, scale: Scale, finite: jax.Array) -> Scale:
+    def after(self, scale: Scale, finite: Array) -> Scale:
         value, good = scale["value"], scale["good"] + 1
         grown = jnp.where(good >= self.period, jnp.minimum(2 * value, LARGEST), value)
         return {
@@ -86,7 +87,6 @@ class State:
     step: Any  # optimiser steps done
     variables: Variables
     opt_state: Any
-    ema: Any  # EMA of the parameters; {} when it is off
     skipped: Any  # steps whose loss or gradient was not finite, whatever the scale of the loss
     scale: Any = None  # a Scale in float16, which alone needs one
 
@@ -102,10 +102,8 @@ class Engine:
     objective: Objective
     tx: optax.GradientTransformation
     mesh: Mesh
-    rules: meshes.Rules
     seed: int = 0
     microbatch: int = 0  # examples in one pass; 0: the whole batch
-    ema: float = 0.0  # decay of the EMA of parameters; 0: off
     max_skips: int = 0  # steps whose loss is not finite that may be skipped
     frozen: tuple[str, ...] = ()  # patterns of parameters without a gradient (`Optimizer.frozen`)
     scaling: Scaling = Scaling()  # of the loss, in float16
@@ -115,43 +113,27 @@ class Engine:
         """Whether the loss is scaled, and steps whose gradient overflows are skipped."""
         return self.objective.runtime.dtype == "float16"
 
-    def new(self, key: jax.Array) -> State:
-        variables = nn.unbox(self.objective.init(key))
-        return self.start(variables)
+    def new(self, key: Array) -> State:
+        return self.start(nn.unbox(self.objective.init(key)))
 
     def start(self, variables: Variables) -> State:
         """A state at step 0 with these variables."""
-        params = variables["params"]
-        zero = jnp.zeros((), jnp.int32)
-        return State(
-            step=zero,
-            variables=variables,
-            opt_state=self.tx.init(params),
-            ema=jax.tree.map(jnp.copy, params) if self.ema else {},
-            skipped=zero,
-            scale=self.scaling.start() if self.scales else None,
-        )
+        zero, scale = jnp.zeros((), jnp.int32), self.scaling.start() if self.scales else None
+        return State(zero, variables, self.tx.init(variables["params"]), zero, scale)
 
     @functools.cached_property
     def shardings(self) -> State:
-        key = jax.random.key(0)
-        boxed = jax.eval_shape(self.objective.init, key)
-        variables = meshes.shardings(boxed, self.mesh, self.rules)
-        abstract = self.abstract
-        whole = meshes.replicated(self.mesh)
+        boxed = jax.eval_shape(self.objective.init, jax.random.key(0))
+        variables, whole = meshes.shardings(boxed, self.mesh), meshes.replicated(self.mesh)
+        moments = self.abstract.opt_state, variables["params"]
         return State(
             step=whole,
             variables=variables,
             opt_state=optax.tree.map_params(
-                self.tx,
-                lambda _, sharding: sharding,
-                abstract.opt_state,
-                variables["params"],
-                transform_non_params=lambda _: whole,
+                self.tx, lambda _, own: own, *moments, transform_non_params=lambda _: whole
             ),
-            ema=variables["params"] if self.ema else {},
             skipped=whole,
-            scale=jax.tree.map(lambda _: whole, abstract.scale),
+            scale=jax.tree.map(lambda _: whole, self.abstract.scale),
         )
 
     @functools.cached_property
@@ -164,7 +146,7 @@ class Engine:
         places = flatten(shardings.params)
         loaded = {n: jax.device_put(x, places[n]) for n, x in flatten(params or {}).items()}
 
-        def begin(key: jax.Array, loaded: Any) -> State:
+        def begin(key: Array, loaded: Any) -> State:
             variables = nn.unbox(self.objective.init(key))
             if loaded:
                 whole = {**flatten(variables["params"]), **loaded}
@@ -173,7 +155,7 @@ class Engine:
             return self.start(variables)
 
         key = jax.random.fold_in(jax.random.key(self.seed), 0)
-        with meshes.use(self.mesh, self.rules):
+        with meshes.use(self.mesh):
             return jax.jit(begin, out_shardings=shardings)(key, loaded)
 
     def step(self, state: State, batch: Any) -> tuple[State, Metrics]:
@@ -189,7 +171,6 @@ class Engine:
             updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
             norm = optax.tree.norm(grads)
-            ema = optax.incremental_update(params, state.ema, 1 - self.ema) if self.ema else {}
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lost = ~finite
         if self.scales:
@@ -199,7 +180,6 @@ class Engine:
             step=state.step + 1,
             variables={**state.variables, **collections, "params": params},
             opt_state=opt_state,
-            ema=ema,
             skipped=state.skipped + lost,
             scale=self.scaling.after(state.scale, finite) if self.scales else None,
         )
@@ -209,36 +189,32 @@ class Engine:
         return new, {"loss": loss, **metrics, "grad_norm": norm}
 
     def gradients(
-        self, variables: Variables, batch: Any, key: jax.Array, scale: jax.Array | None = None
-    ) -> tuple[jax.Array, Metrics, Any, Variables]:
+        self, variables: Variables, batch: Any, key: Array, scale: Array | None = None
+    ) -> tuple[Array, Metrics, Any, Variables]:
         """(loss, metrics, gradients, new collections) of a prepared batch; `scale` multiplies the
         loss of the backward pass only."""
         rest = {name: value for name, value in variables.items() if name != "params"}
 
-        def loss_of(params: Any, part: Any) -> tuple[jax.Array, Any]:
+        def loss_of(params: Any, part: Any) -> tuple[Array, Any]:
             params = held(self.frozen, params)  # or their backward pass would be computed
             loss, aux = self.objective.loss({**rest, "params": params}, part, key, True)
             return loss if scale is None else loss * scale, aux
-
-        def unscaled(loss: jax.Array, grads: Any) -> tuple[jax.Array, Any]:
-            if scale is None:
-                return loss, grads
-            return loss / scale, jax.tree.map(lambda x: x / scale, grads)  # exact: powers of two
 
         differentiate = jax.value_and_grad(loss_of, has_aux=True)
         params = variables["params"]
         size = jax.tree.leaves(batch)[0].shape[0]
         if not self.microbatch or self.microbatch >= size or not self.objective.splittable:
-            (loss, aux), grads = differentiate(params, batch)
-            metrics, collections = split_aux(aux)
+            (loss, metrics), grads = differentiate(params, batch)
+            collections = metrics.pop("state", {})
         else:
             loss, metrics, grads, collections = self._accumulate(differentiate, params, batch, size)
-        loss, grads = unscaled(loss, grads)
+        if scale is not None:  # exact: powers of two
+            loss, grads = jax.tree.map(lambda x: x / scale, (loss, grads))
         return loss, metrics, grads, collections
 
     def _accumulate(
         self, differentiate: Any, params: Any, batch: Any, size: int
-    ) -> tuple[jax.Array, Metrics, Any, Variables]:
+    ) -> tuple[Array, Metrics, Any, Variables]:
         """Sums over microbatches, which add up.
 
         Each row of devices along the mesh axis `data` sums its own gradients (a leading axis that
@@ -248,7 +224,7 @@ class Engine:
         ways = self.mesh.shape["data"]
         count = size // self.microbatch
 
-        def cut(x: jax.Array) -> jax.Array:  # [microbatches, data, rows, …]
+        def cut(x: Array) -> Array:  # [microbatches, data, rows, …]
             x = chunked.split(x, count)
             x = x.reshape(count, ways, self.microbatch // ways, *x.shape[2:])
             return self._at(x, PartitionSpec(None, "data", "fsdp"))
@@ -260,7 +236,7 @@ class Engine:
                 sums = differentiate(cast, jax.tree.map(lambda x: x[0], part))
                 values, grads = jax.tree.map(lambda x: x[None], sums)
             else:
-                with nn.logical_axis_rules(meshes.within_data(self.rules)):
+                with nn.logical_axis_rules(meshes.WITHIN_DATA):
                     each = jax.vmap(differentiate, (None, 0), spmd_axis_name="data")
                     values, grads = each(cast, part)
             return values, jax.tree.map(lambda g, p: g.astype(p.dtype), grads, params)
@@ -268,12 +244,10 @@ class Engine:
         def add(sums: Any, part: Any) -> tuple[Any, None]:
             return keep(jax.tree.map(jnp.add, sums, own(part))), None
 
+        specs = jax.tree.map(lambda own: PartitionSpec("data", *own.spec), self.shardings.params)
+
         def keep(sums: Any) -> Any:  # gradients sharded as parameters, after the leading axis
-            values, grads = sums
-            specs = jax.tree.map(
-                lambda sharding: PartitionSpec("data", *sharding.spec), self.shardings.params
-            )
-            return values, jax.tree.map(self._at, grads, specs)
+            return sums[0], jax.tree.map(self._at, sums[1], specs)
 
         parts = jax.tree.map(cut, batch)
         shapes = jax.eval_shape(own, jax.tree.map(lambda x: x[0], parts))
@@ -297,39 +271,39 @@ class Engine:
         prepare_key, loss_key = jax.random.split(jax.random.fold_in(jax.random.key(self.seed), 2))
         batch = self.objective.prepare(batch, prepare_key)
         loss, aux = self.objective.loss(variables, batch, loss_key, False)
-        return {"loss": loss, **split_aux(aux)[0]}
+        aux.pop("state", None)
+        return {"loss": loss, **aux}
 
     def compile_step(self, batch: Any, room: Room = (), kept: int = 0) -> jax.stages.Compiled:
         """The compiled step for batches of these shapes, as `mesh.place` fills them up; it consumes
         (donates) its state. `room` and `kept`: see `Objective.fitted`."""
         self.check(jax.tree.leaves(batch)[0].shape[0])
-        shardings = self.shardings
         engine, batch = self._fitted(batch, room, kept)
         step = jax.jit(
             engine.step,
-            in_shardings=(shardings, meshes.batch_sharding(self.mesh)),
-            out_shardings=(shardings, meshes.replicated(self.mesh)),
+            in_shardings=(self.shardings, meshes.batch_sharding(self.mesh)),
+            out_shardings=(self.shardings, meshes.replicated(self.mesh)),
             donate_argnums=0,
         )
-        with meshes.use(self.mesh, self.rules):
+        with meshes.use(self.mesh):
             return step.lower(self.abstract, batch).compile()
 
     def compile_measure(self, batch: Any) -> jax.stages.Compiled:
         size = jax.tree.leaves(batch)[0].shape[0]
-        meshes.check_batch(size, self.mesh, "validation batch_size", self.objective.fills)
+        meshes.check_batch(size, self.mesh, "validation batch_size", fills=True)
         engine, batch = self._fitted(batch)
         measure = jax.jit(
             engine.measure,
             in_shardings=(self.shardings.variables, meshes.batch_sharding(self.mesh)),
             out_shardings=meshes.replicated(self.mesh),
         )
-        with meshes.use(self.mesh, self.rules):
+        with meshes.use(self.mesh):
             return measure.lower(self.abstract.variables, batch).compile()
 
     def check(self, batch_size: int) -> None:
         """Raises UserError for batch sizes that do not fit the mesh or the microbatch."""
         whole = not 0 < (self.microbatch or self.objective.chunk) < batch_size
-        meshes.check_batch(batch_size, self.mesh, fills=self.objective.fills and whole)
+        meshes.check_batch(batch_size, self.mesh, fills=whole)
         if 0 < self.microbatch < batch_size:
             if batch_size % self.microbatch:
                 raise UserError(
@@ -347,40 +321,23 @@ class Engine:
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), batch)
         return dataclasses.replace(self, objective=objective), shapes
 
-    def _at(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    def _at(self, x: Array, spec: PartitionSpec) -> Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
 
 
-@dataclasses.dataclass
-class Programs:
-    """The compiled step for each batch: one for all, or with `pack` one for each room.
+def programs(engine: Engine, spec: Any, pack: bool = False) -> Callable[[Any], Any]:
+    """A function to the compiled step for this host's rows of a batch: one for all batches, or with
+    `pack` one for each room.
 
     The rows of texts without padding (models/packing.py) have a fixed size in a program. It is
     chosen from the batch alone, so a run is a function of its settings and its data as before,
     resumed or not: the share of the padded tokens that the fullest row needs, rounded up to one of
     a few levels. A program is compiled when a batch first needs it.
     """
-
-    engine: Engine
-    spec: Mapping[str, jax.ShapeDtypeStruct]
-    pack: bool = False
-
-    def __post_init__(self) -> None:
-        if self.pack and not self.engine.objective.packs:
-            raise UserError(
-                f"--pack cannot be used with the objective {type(self.engine.objective).__name__}, "
-                "whose texts are not those of the examples or are read in full; leave it out"
-            )
-        self._made: dict[Room, Any] = {}
-        if not self.pack:
-            self._made[()] = compiled(self.engine, self.spec)
-
-    def __call__(self, batch: Mapping[str, np.ndarray]) -> Any:
-        """The program for this host's rows of a batch."""
-        found = room_of(self.engine, batch) if self.pack else ()
-        if found not in self._made:
-            self._made[found] = compiled(self.engine, self.spec, found)
-        return self._made[found]
+    made = functools.cache(lambda room: compiled(engine, spec, room))
+    if not pack:
+        made(())
+    return lambda batch: made(room_of(engine, batch) if pack else ())
 
 
 def compiled(engine: Engine, spec: Any, room: Room = ()) -> jax.stages.Compiled:
@@ -416,13 +373,9 @@ def memory_of(program: jax.stages.Compiled) -> dict[str, int]:
     stats: Any = program.memory_analysis()
     if stats is None:  # a backend without this analysis
         return {}
-    arguments = stats.argument_size_in_bytes
-    fresh = stats.output_size_in_bytes - stats.alias_size_in_bytes
-    return {
-        "peak": arguments + fresh + stats.temp_size_in_bytes,
-        "arguments": arguments,
-        "temporary": stats.temp_size_in_bytes,
-    }
+    arguments, temporary = stats.argument_size_in_bytes, stats.temp_size_in_bytes
+    peak = arguments + temporary + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return {"peak": peak, "arguments": arguments, "temporary": temporary}
 
 
 def chunks_kept(engine: Engine, batch: Any, room: Room, memory: float) -> int:
@@ -457,7 +410,7 @@ def model_flops(objective: Objective, spec: Any) -> float:
     what is computed a second time to save memory."""
     counted, variables = plain(objective)
 
-    def loss(params: Any, rest: Variables, batch: Any, key: jax.Array) -> jax.Array:
+    def loss(params: Any, rest: Variables, batch: Any, key: Array) -> Array:
         return counted.loss({**rest, "params": params}, counted.prepare(batch, key), key, True)[0]
 
     params = variables.pop("params")
@@ -471,11 +424,11 @@ def activation_bytes(objective: Objective, spec: Any) -> float:
     """
     variables = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
 
-    def saved(variables: Variables, batch: Any, key: jax.Array) -> Any:
+    def saved(variables: Variables, batch: Any, key: Array) -> Any:
         rest, batch = dict(variables), objective.prepare(batch, key)
         params = rest.pop("params")
 
-        def loss(params: Any) -> jax.Array:
+        def loss(params: Any) -> Array:
             return objective.loss({**rest, "params": params}, batch, key, True)[0]
 
         return jax.vjp(loss, params)[1]
@@ -502,9 +455,8 @@ def count_parameters(params: Any) -> int:
 def room_of(engine: Engine, batch: Mapping[str, np.ndarray]) -> Room:
     """The room that a batch needs, the same on every host."""
     hosts = jax.process_count()
-    parts = math.prod(engine.mesh.shape[axis] for axis in meshes.BATCH_AXES)
     count = engine.pieces(hosts * next(iter(batch.values())).shape[0])
-    shares = shares_of(batch, count, max(1, parts // hosts))
+    shares = shares_of(batch, count, max(1, meshes.batch_ways(engine.mesh) // hosts))
     if hosts > 1:
         values = np.array([share for _, share in shares], np.float32)
         most = np.max(multihost_utils.process_allgather(values), axis=0).tolist()
@@ -524,7 +476,10 @@ def shares_of(batch: Mapping[str, np.ndarray], count: int, parts: int) -> Room:
         rows = pieces.reshape(count * parts, -1)
         length, texts = ids.shape[-1], rows.shape[1]
         mean[length] = max(mean.get(length, 0.0), float(rows.sum(axis=1).max() / texts))
-        level[length] = min(level.get(length, 64), _levels(texts))
+        # The more texts a row holds, the less the sums of their lengths differ.
+        level[length] = min(
+            level.get(length, 64), 16 if texts < 128 else 32 if texts < 1024 else 64
+        )
     # An objective may pad short texts further: where there is room for its own texts of a length,
     # there is room for those of shorter ones too.
     return tuple(
@@ -534,12 +489,6 @@ def shares_of(batch: Mapping[str, np.ndarray], count: int, parts: int) -> Room:
         )
         for length, steps in sorted(level.items())
     )
-
-
-def _levels(texts: int) -> int:
-    """How finely the room of a row of this many texts is chosen: the more texts a row holds, the
-    less the sums of their lengths differ."""
-    return 16 if texts < 128 else 32 if texts < 1024 else 64
 
 
 def cast_kernels(params: Any, dtype: Any) -> Any:

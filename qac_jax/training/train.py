@@ -9,11 +9,11 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
-import numpy as np
 from etils import epath
 from flax import traverse_util
 from jax.experimental import multihost_utils
@@ -27,21 +27,16 @@ from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.objective import Objective
 from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics
+from qac_jax.training import step as steps
 from qac_jax.training.checkpoints import Checkpoints
 from qac_jax.training.mesh import announce
 from qac_jax.training.options import Monitoring
-from qac_jax.training.step import Engine, Programs, State, count_parameters, model_flops
+from qac_jax.training.step import Engine, State, count_parameters, model_flops
 
 
 Nested = dict[str, Any]
 
-# The folder of the checkpoints of --keep_every.
-CHECKPOINTS = "checkpoints"
-
-
-def precision_here(name: str) -> str:
-    """The type that matrix products are computed in (`Runtime.dtype`)."""
-    return hardware.precision_on(jax.default_backend(), name)
+CHECKPOINTS = "checkpoints"  # folder
 
 
 # Where a run starts. Loaded parameters decide the shape of the objective's module
@@ -147,14 +142,13 @@ def train(
     spec = meshes.whole_spec(data.spec, engine.mesh)
     known = hardware.find(engine.mesh.devices.flat[0].device_kind)
     step_flops = model_flops(engine.objective, spec) if known else None
-    programs = Programs(engine, spec, pack)  # batch -> the compiled Engine.step
+    programs = steps.programs(engine, spec, pack)
     validate = None
     if validation is not None:
         validate = metrics.Validation(engine, validation, monitoring.validation_batches)
 
     kept = Checkpoints(folder / CHECKPOINTS, identity, engine, monitoring)
     state, step = kept.begin(engine, data, params, total_steps)
-    log = metrics.Journal(folder, step, tensorboard=monitoring.tensorboard, name=name)
 
     def now(every: int) -> bool:
         """Whether something that happens every N steps, and at the last step, happens now."""
@@ -162,10 +156,12 @@ def train(
 
     since_log: list[Any] = []
     clock = metrics.Clock(step)
-    with watch() as signals, contextlib.closing(log), kept.finishing():
+    journal = partial(metrics.Journal, folder, step, tensorboard=monitoring.tensorboard, name=name)
+    with watch() as signals, contextlib.closing(journal()) as log, kept.finishing():
         while step < total_steps:
             profile.begin(step, state)
-            batch = _next(data, step, total_steps)
+            if (batch := next(data, None)) is None:
+                raise UserError(f"the data ended after {step} of {total_steps} steps; choose fewer")
             with clock.paused():  # a program may be compiled
                 run_step = programs(batch)
             state, scalars = run_step(state, meshes.place(batch, engine.mesh))
@@ -203,15 +199,6 @@ def train(
     return kept.result(step, state)
 
 
-def _next(data: Loader, step: int, total: int) -> dict[str, np.ndarray]:
-    try:
-        return next(data)
-    except StopIteration:
-        raise UserError(
-            f"the data ended after {step} of {total} steps; choose fewer steps"
-        ) from None
-
-
 # SIGTERM and SIGINT while training: finish the step, save, print how to resume.
 
 
@@ -220,9 +207,8 @@ class Saved(Interrupted):
 
     def __init__(self, signal_number: int, step: int, total_steps: int):
         super().__init__(signal_number)
-        if signal_number == signal.SIGTERM:
-            self.exit_code = 0
         name = signal.Signals(signal_number).name
+        self.exit_code = 0 if name == "SIGTERM" else self.exit_code
         self.args = (
             f"{name}: saved at step {step} of {total_steps}; continue with: {processes.command()}",
         )
@@ -287,7 +273,7 @@ def validation_loader(
     other than those of training batches. Where they are encoded in chunks nothing fills them up.
     """
     count, objective = min(examples.count, batch_size), engine.objective
-    fills = objective.fills and not pack and not 0 < objective.chunk < count
+    fills = not pack and not 0 < objective.chunk < count
     return Loader(
         os.fspath(examples.path),
         reading=reading,
@@ -309,13 +295,7 @@ def exported(objective: Objective, params: Any) -> tuple[nn.Module, Nested]:
 
 
 def write_result(
-    out: Writer,
-    work: epath.Path,
-    objective: Objective,
-    params: Any,
-    tokenizer: epath.Path,
-    *,
-    checkpoints: bool,
+    out: Writer, work: epath.Path, objective: Objective, params: Any, tokenizer: epath.Path
 ) -> None:
     """Writes the artefact's files from host arrays and from the scratch folder of the run."""
     module, kept = exported(objective, params)
@@ -330,8 +310,7 @@ def write_result(
     shutil.copyfile(work / "metrics.jsonl", out.begin("metrics.jsonl"))
     out.adopt("metrics.jsonl", volatile=True)
     out.count = count_parameters(kept)
-    kept_folders = [CHECKPOINTS] if checkpoints else []
-    kept_folders += [n for n in (metrics.PROFILE, metrics.TENSORBOARD) if (work / n).exists()]
+    kept_folders = [n for n in (metrics.PROFILE, metrics.TENSORBOARD) if (work / n).exists()]
     if metrics.PROFILE in kept_folders:
         announce(metrics.how_to_open(out.path / metrics.PROFILE))
     for name in kept_folders:

@@ -35,7 +35,6 @@ RUNS: dict[str, tuple[str, str, list[str]]] = {
     "cross_encoder_localized": ("finetune", "cross_encoder_group", [*BERT, "--gin.N_PASSAGES=3"]),
     "listwise": ("finetune", "groups", [*BERT, "--gin.N_PASSAGES=8", "--gin.N_QUERIES=8"]),
     "seq2seq": ("pretrain", "seq2seq", T5),
-    "span_corruption": ("pretrain", "mlm", T5),
 }
 
 

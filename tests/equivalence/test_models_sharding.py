@@ -109,10 +109,10 @@ def _on_one_device(name: str) -> tuple[Any, Any]:
 )
 def test_sharded_is_single_device(name: str, shape: tuple[int, int, int]) -> None:
     init, forward, inputs = _functions(name)
-    mesh, rules = meshes.make_mesh(shape), meshes.rules_named("default")
-    shardings = meshes.shardings(_abstract(name), mesh, rules)
+    mesh = meshes.make_mesh(shape)
+    shardings = meshes.shardings(_abstract(name), mesh)
     rows = meshes.batch_sharding(mesh)
-    with meshes.use(mesh, rules):
+    with meshes.use(mesh):
         variables = jax.jit(init, out_shardings=shardings)()
         output = jax.jit(forward)(variables, *(jax.device_put(x, rows) for x in inputs))
     for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
@@ -142,9 +142,9 @@ def test_t5_is_that_of_one_device_through_the_cache_too(shape: Any, function: An
     rng, shapes = np.random.default_rng(0), backbones.new_parameters(module, abstract=True)
     drawn = jax.tree.map(lambda x: rng.normal(0.1, 0.3, x.shape).astype(np.float32), shapes)
     expected = jax.jit(functools.partial(forced, module))({"params": drawn}, *inputs)
-    mesh, rules = meshes.make_mesh(shape), meshes.rules_named("default")
-    with meshes.use(mesh, rules):
-        placed = jax.device_put({"params": drawn}, meshes.shardings(_abstract("t5"), mesh, rules))
+    mesh = meshes.make_mesh(shape)
+    with meshes.use(mesh):
+        placed = jax.device_put({"params": drawn}, meshes.shardings(_abstract("t5"), mesh))
         rows = [jax.device_put(x, meshes.batch_sharding(mesh)) for x in inputs]
         logits = jax.jit(functools.partial(function, module))(placed, *rows)
     np.testing.assert_allclose(logits, expected, rtol=2e-5, atol=2e-5)
@@ -166,11 +166,11 @@ def test_parameter_shardings_are_the_stored_ones() -> None:
 
 def shardings_now() -> dict[str, dict[str, str]]:
     """Model -> parameter path -> shape and mesh axes."""
-    mesh, rules = meshes.make_mesh((2, 2, 2)), meshes.rules_named("default")
+    mesh = meshes.make_mesh((2, 2, 2))
     found: dict[str, dict[str, str]] = {}
     for name in _models():
         abstract = _abstract(name)
-        places = meshes.shardings(abstract, mesh, rules)
+        places = meshes.shardings(abstract, mesh)
         leaves = jax.tree_util.tree_leaves_with_path(nn.meta.unbox(abstract))
         found[name] = {
             jax.tree_util.keystr(path, simple=True, separator="/"): (

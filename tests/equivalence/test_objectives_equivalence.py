@@ -48,11 +48,7 @@ def differentiated(objective: Any, variables: Any, batch: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("mlm", "seq2seq", "span_corruption", "condenser", "cotmae", "retromae"),
-        *("localized", "pointwise"),
-    ],
+    "name", [*("mlm", "seq2seq", "condenser", "cotmae", "retromae"), *("localized", "pointwise")]
 )
 def test_parts_of_a_batch_add_up(name: str) -> None:
     with jax.enable_x64(True):
@@ -154,7 +150,7 @@ FILLED = [
         pytest.param(name, (8, 1, 1), marks=LONG)
         for name in (
             *("mlm", "condenser", "cocondenser", "cotmae", "retromae", "dupmae", "pair"),
-            *("in_batch", "adversarial", "localized", "listwise", "seq2seq", "span_corruption"),
+            *("in_batch", "adversarial", "localized", "listwise", "seq2seq"),
         )
     ),
 ]
@@ -180,8 +176,7 @@ def test_figures_of_validation_of_a_filled_batch(name: str) -> None:
         made = engine(objective(name), (devices, 1, 1))
         measure = made.compile_measure(batch)
         found = measure(start(made).variables, meshes.place(batch, made.mesh))
-        # A gain is the difference of two losses that are compared here, with their rounding.
-        figures.append({n: float(x) for n, x in found.items() if not n.endswith("_gain")})
+        figures.append({n: float(x) for n, x in found.items()})
     assert figures[1] == pytest.approx(figures[0], rel=1e-5, abs=1e-7)
 
 
@@ -222,13 +217,13 @@ def test_a_batch_without_any_label_has_no_loss_and_no_gradient() -> None:
     assert all(np.isfinite(x).all() and not x.any() for x in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("name", [pytest.param("mlm"), pytest.param("span_corruption", marks=SLOW)])
+@pytest.mark.parametrize("name", ["mlm", pytest.param("seq2seq", marks=SLOW)])
 def test_a_few_steps_on_one_batch_learn_it(name: str) -> None:
     made = objective(name)
     mesh = meshes.make_mesh((1, 1, 1), jax.devices()[:1])
     optimizer = Optimizer(learning_rate=0.02, schedule_name="constant")
     params = jax.eval_shape(made.init, jax.random.key(0))["params"]
-    learner = Engine(made, optimizer.build(40, params), mesh, meshes.rules_named("default"))
+    learner = Engine(made, optimizer.build(40, params), mesh)
     state, batch = learner.create(), batch_for(name)
     compiled, placed = learner.compile_step(batch), meshes.place(batch, mesh)
     losses = []
@@ -309,7 +304,7 @@ def test_mocos_state_lies_as_its_parameters_do() -> None:
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_same_queue_bit_for_bit(tmp_path: Path) -> None:
     mesh = meshes.make_mesh((1, 1, 1), jax.devices()[:1])
-    made = Engine(objective("moco"), optax.sgd(0.1), mesh, meshes.rules_named("default"), seed=3)
+    made = Engine(objective("moco"), optax.sgd(0.1), mesh, seed=3)
 
     def run(folder: str, data: Any) -> Any:
         monitoring = Monitoring(log_every=0, save_every=2)

@@ -11,7 +11,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from toy import collectives
 from toy_objectives import assert_same, batch_for, engine, objective, one_step
 
-from qac_jax.errors import UserError
 from qac_jax.models import packing as rows
 from qac_jax.models.packing import plan
 from qac_jax.training import mesh as meshes
@@ -74,12 +73,12 @@ def test_a_program_for_each_room(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, spec = batch_for("mlm", fill=0.7), dict[str, Any]()
     full = {**batch, "tokens_length": np.full_like(batch["tokens_length"], 12)}
     learner = engine(objective("mlm"))
-    steps = step.Programs(learner, spec, pack=True)
+    steps = step.programs(learner, spec, pack=True)
     assert [steps(each) for each in (batch, batch, full, batch)] == [1, 1, 2, 1]
     [(length, share)], padded = made
     assert length == 12 and share < 0.6 and padded == ()
     made.clear()
-    assert step.Programs(learner, spec)(batch) == 1 and made == [()]
+    assert step.programs(learner, spec)(batch) == 1 and made == [()]
 
 
 @pytest.mark.slow
@@ -95,14 +94,9 @@ def test_moving_tokens_needs_no_communication() -> None:
         return jax.grad(lambda x: jnp.sum(jnp.sin(packed.unpack(jnp.cos(packed.pack(x))))))(x), fits
 
     shapes = jax.ShapeDtypeStruct((32, 12, 16), float), jax.ShapeDtypeStruct((32,), int)
-    with meshes.use(mesh, meshes.rules_named("default")):
+    with meshes.use(mesh):
         compiled = jax.jit(run, in_shardings=(cut, cut)).lower(*shapes).compile()
     assert collectives(compiled) == {"all-reduce": 1}
-
-
-def test_an_objective_that_chooses_its_texts_is_refused() -> None:
-    with pytest.raises(UserError, match="--pack cannot be used with the objective SpanCorruption"):
-        step.Programs(engine(objective("span_corruption")), {}, pack=True)
 
 
 NAMES = [

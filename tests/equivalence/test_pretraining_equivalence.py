@@ -88,16 +88,12 @@ def test_validation_compares_own_and_other_vectors() -> None:
     measure = jax.jit(lambda v, b: objective.loss(v, b, jax.random.key(2), False)[1])
     found = measure(variables, batch)
     for name in ("mlm", "causal"):
-        assert {f"{name}_decoder_{m}" for m in ("loss", "loss_other", "gain", "better")} <= set(
-            found
-        )
         assert found[f"{name}_decoder_loss"] != found[f"{name}_decoder_loss_other"]
-    # The same vector for both: none is better.
+    # The same vector for both.
     alike = jax.tree.map(lambda x: jnp.concatenate([x[:8], x[:8]]), batch)  # half a batch away
     same = measure(variables, alike)
     for name in ("mlm", "causal"):
         # XLA may fuse the two decoders in different ways: equal up to rounding, not to the bit.
-        assert abs(same[f"{name}_decoder_gain"]) <= 1e-6
         np.testing.assert_allclose(
             same[f"{name}_decoder_loss"], same[f"{name}_decoder_loss_other"], rtol=1e-6
         )

@@ -45,8 +45,7 @@ CASES: dict[str, tuple[Any, tuple[int, int, int], int]] = {
 
 def counted(objective: Any, shape: tuple[int, int, int], microbatch: int) -> dict[str, int]:
     mesh = meshes.make_mesh(shape)
-    rules = meshes.rules_named("default")
-    engine = Engine(objective, optax.adamw(1e-3), mesh, rules, microbatch=microbatch)
+    engine = Engine(objective, optax.adamw(1e-3), mesh, microbatch=microbatch)
     return toy.collectives(engine.compile_step(toy.batch(32)))
 
 

@@ -31,7 +31,6 @@ def one_step(
     shape: tuple[int, int, int],
     dtype: str,
     steps: int = 1,
-    rules: str = "default",
     size: int = SIZE,
     **options: Any,
 ) -> tuple[float, Any, Any]:
@@ -40,14 +39,8 @@ def one_step(
     with jax.enable_x64(dtype == "float64"):
         net = dataclasses.replace(objective.model, param_dtype=jnp.dtype(dtype))
         mesh = meshes.make_mesh(shape, jax.devices()[:count])
-        engine = Engine(
-            dataclasses.replace(objective, model=net),
-            SPY,
-            mesh,
-            meshes.rules_named(rules),
-            seed=3,
-            **options,
-        )
+        objective = dataclasses.replace(objective, model=net)
+        engine = Engine(objective, SPY, mesh, seed=3, **options)
         state = engine.create()
         compiled = engine.compile_step(toy.batch(size))
         for number in range(steps):
@@ -88,13 +81,6 @@ def single() -> dict[tuple[str, str], tuple[float, Any, Any]]:
 def test_every_mesh_is_one_device(single: Any, name: str, shape: Any, dtype: str) -> None:
     objective = {"mlm": MLM, "contrastive": CONTRASTIVE}[name]
     assert_same(one_step(objective, shape, dtype, steps=2), single[name, dtype], dtype)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rules", ["fsdp", "tensor"])
-def test_every_table_of_rules_is_one_device(single: Any, rules: str) -> None:
-    found = one_step(MLM, (2, 2, 2), "float64", steps=2, rules=rules)
-    assert_same(found, single["mlm", "float64"], "float64")
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ def test_cotmae_of_queries(case: Path, variant: str, precision: str) -> None:
     encoded = normalised([masked_text(this.arrays, EVERY)])
     batch = {"encoded": encoded, "decoded": decoded, "keys": [None]}
     files = {"mlm": "c_head", "causal": "d_head"}
-    names = {cotmae.HEADS[name]: files[name] for name in objective.decoders}
+    names = {cotmae.HEADS[name]: files[name] for name in cotmae.DECODERS[objective.decoder]}
     losses: dict[str, Any] = {"total_loss": "loss"}
     if objective.encoder_mlm:
         losses["bert_mlm_loss"] = "encoder_mlm_loss"

@@ -306,7 +306,6 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: Finetune(model(), distillation="kl").prepare(batch_for("pair"), KEY), "teacher"),
         (lambda: Pair(model()).bind(Context(TOKENIZER)), "vocab_size=64"),
         (lambda: Pair(TIED).start_from(UNTIED, {}), "tied=False"),
-        (lambda: Localized(CrossEncoder(WORDED, labels=3)), "labels=3"),
         (lambda: InBatch(MODEL, remote_key_grad=False), "device_group"),
         (lambda: local_gradients(normal(1, 8), normal(2, 8, 2), 3), "does not divide"),
         (lambda: MoCo(MODEL, queue_size=6).queued(queue, normal(9, 4)), "not a multiple"),

@@ -140,7 +140,7 @@ def test_layers_are_the_same_with_it(
             return (out.last * weights).sum()
 
         rows = NamedSharding(mesh, PartitionSpec(meshes.BATCH_AXES))
-        with meshes.use(mesh, meshes.rules_named("default")):
+        with meshes.use(mesh):
             texts = jax.device_put((ids, lengths, keys), rows)
             everywhere = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
             compiled = jax.jit(jax.value_and_grad(loss)).lower(everywhere, *texts).compile()

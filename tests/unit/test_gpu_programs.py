@@ -37,7 +37,7 @@ def test_every_objective_has_a_program_for_a_gpu(name: str) -> None:
     config = BertConfig(64, 64, _LAYERS, 1, 256, 16, hidden_dropout=0.0, attention_dropout=0.0)
     made, batch = engine(objective(name, "bfloat16", config)), batch_for(name)
     spec = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in batch.items()}
-    with meshes.use(made.mesh, made.rules):
+    with meshes.use(made.mesh):
         traced = jax.jit(made.step).trace(made.abstract, spec)
         program = traced.lower(lowering_platforms=("cuda",)).as_text()
     for kernel in ("attention", "attention_backward"):

@@ -1,11 +1,8 @@
-"""Contrastive losses, those of tokens, masking and span corruption, by hand."""
+"""Contrastive losses, those of tokens, and masking, by hand."""
 
 import functools
-import itertools
 import math
-from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +16,6 @@ from qac_jax.objectives import contrastive, masking
 from qac_jax.objectives.mlm import token_loss
 from qac_jax.objectives.objective import Context
 from qac_jax.objectives.seq2seq import Seq2Seq
-from qac_jax.objectives.span_corruption import SpanCorruption, SpanNoise
 from qac_jax.text import tokenizers
 
 
@@ -210,131 +206,11 @@ def test_predictions_are_listed_first_and_name_the_original_tokens(masked_rows, 
     assert weights.sum() > 64
 
 
-TOP, EOS, PAD, WIDTH = 999, 1, 0, 40
-
-
-def corrupt(ids: np.ndarray, lengths: np.ndarray, noise: SpanNoise, seed: int = 0) -> list:
-    keys = jax.random.split(jax.random.key(seed), len(ids))
-    call = jax.jit(lambda i, n, k: noise(i, n, k, top=TOP, eos=EOS, pad=PAD))
-    return [np.asarray(x) for x in call(ids, lengths, keys)]
-
-
-def texts(lengths: np.ndarray) -> np.ndarray:
-    """Every token says where it stands."""
-    place = np.arange(WIDTH)
-    return np.where(place < lengths[:, None], 100 + place, PAD).astype(np.int32)
-
-
-def restored(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
-    """The text again, from whole inputs and targets with their end tokens."""
-    assert inputs[-1] == EOS and targets[-1] == EOS
-    spans: dict[int, list[int]] = {}
-    sentinel = -1
-    for token in targets[:-1].tolist():
-        if token > 900:
-            assert token == TOP - len(spans)
-            sentinel = token
-            spans[sentinel] = []
-        else:
-            spans[sentinel].append(token)
-    assert all(spans.values()), "every span has a token"
-    text: list[int] = []
-    for token in inputs[:-1].tolist():
-        text += spans.pop(token) if token > 900 else [token]
-    assert not spans
-    return text
-
-
-def test_inputs_and_targets_restore_the_text() -> None:
-    for noise in [SpanNoise(), SpanNoise(0.5, 2.0), SpanNoise(0.9, 1.0)]:
-        lengths = np.concatenate([np.arange(2, WIDTH + 1)] * 2).astype(np.int32)
-        ids = texts(lengths)
-        inputs, inputs_length, targets, targets_length = corrupt(ids, lengths, noise)
-        tokens, spans = noise.counts(WIDTH)
-        assert (inputs.shape[1], targets.shape[1]) == noise.widths(WIDTH)
-        assert inputs_length.max() == inputs.shape[1] and targets_length.max() == targets.shape[1]
-        for i, n in enumerate(lengths):
-            assert inputs_length[i] == n - tokens[n] + spans[n] + 1
-            assert targets_length[i] == tokens[n] + spans[n] + 1
-            assert (inputs[i, inputs_length[i] :] == PAD).all()
-            assert (targets[i, targets_length[i] :] == PAD).all()
-            text = restored(inputs[i, : inputs_length[i]], targets[i, : targets_length[i]])
-            assert text == ids[i, :n].tolist()
-            assert inputs[i, 0] == ids[i, 0], "a text starts with a stretch that is kept"
-
-
-def test_every_way_to_cut_is_equally_likely() -> None:
-    noise, draws, n = SpanNoise(0.45, 1.5), 6000, 9
-    tokens, spans = (int(x[n]) for x in noise.counts(n))
-    assert (tokens, spans) == (4, 3)
-
-    def cuts(items: int) -> list[tuple[int, ...]]:
-        ways = itertools.product(range(1, items), repeat=spans)
-        return [way for way in ways if sum(way) == items]
-
-    expected = set()
-    for kept, lost in itertools.product(cuts(n - tokens), cuts(tokens)):
-        pieces = zip(kept, lost, strict=True)
-        expected.add(tuple(flag for k, m in pieces for flag in [False] * k + [True] * m))
-    keys = jax.random.split(jax.random.key(1), draws)
-    mask = jax.jit(lambda n, k: noise.mask(n, k, 12))(jnp.full(draws, n), keys)
-    seen = Counter(tuple(row) for row in np.asarray(mask)[:, :n].tolist())
-    assert not np.asarray(mask)[:, n:].any()
-    assert set(seen) == expected
-    share = 1 / len(expected)
-    error = 4.5 * np.sqrt(share * (1 - share) / draws)
-    assert all(abs(count / draws - share) < error for count in seen.values())
-
-
-def test_short_texts_and_counts() -> None:
-    tokens, spans = SpanNoise().counts(568)
-    # 512 inputs and 114 targets: T5's own figures for texts of 568 tokens.
-    assert (tokens[568], spans[568]) == (85, 28)
-    assert tokens[:4].tolist() == [0, 0, 1, 1] and tokens[10] == 2 and tokens[30] == 4
-    lengths = np.array([0, 1, 2], np.int32)
-    inputs, inputs_length, _, targets_length = corrupt(texts(lengths), lengths, SpanNoise())
-    assert inputs_length.tolist() == [1, 2, 3] and targets_length.tolist() == [0, 0, 3]
-    assert inputs[1, :2].tolist() == [100, EOS]
-
-
-def small(**settings: object) -> SpanCorruption:
-    config = T5Config(vocab_size=1000, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-    return SpanCorruption(T5(config), **settings)  # type: ignore[arg-type]
-
-
-def test_the_end_token_of_a_text_is_not_corrupted() -> None:
-    lengths = np.array([20, 21], np.int32)
-    ids = texts(lengths)
-    ids[1, 20] = EOS
-    batch = {"tokens": ids, "tokens_length": lengths}
-    ready = jax.jit(small().prepare)(batch, jax.random.key(0))
-    assert ready["inputs_length"].tolist() == [20 - 3 + 1 + 1] * 2
-    assert ((ready["inputs"] == EOS).sum(1) == 1).all()
-    assert ((ready["targets"] == EOS).sum(1) == 1).all()
-    weights = np.asarray(ready["weights"])
-    np.testing.assert_allclose(weights.sum(), 1, rtol=1e-6)
-    assert ((weights > 0).sum(1) == 3 + 1 + 1).all()
-    assert (ready["targets"][:, 0] == TOP).all(), "the model's last row is the first sentinel"
-
-
-def test_sentinels_come_from_the_tokenizer_or_from_rows_to_spare() -> None:
-    pieces = ["[PAD]", "</s>", "[UNK]", *(f"w{i}" for i in range(850)), "<extra_id_0>"]
-
-    def tokenizer(pieces: list[str]) -> tokenizers.Tokenizer:
-        backend = tokenizers.wordpiece({piece: i for i, piece in enumerate(pieces)})
-        return tokenizers.Tokenizer(backend, {"pad": "[PAD]", "eos": "</s>"}, "test")
-
-    def top(pieces: list[str], **settings: Any) -> Any:
-        return small(**settings).bind(Context(tokenizer(pieces))).top
-
-    assert (top(pieces), top(pieces[:-1]), top(pieces[:-1], top=5)) == (len(pieces) - 1, 999, 5)
-    with pytest.raises(UserError, match="leaves no room for 200 sentinels"):
-        top(pieces[:-1], sentinels=200)
+def test_the_end_of_a_text_is_that_of_the_tokenizer() -> None:
+    backend = tokenizers.wordpiece({"[PAD]": 0, "[UNK]": 1, "</s>": 2})
+    tokenizer = tokenizers.Tokenizer(backend, {"pad": "[PAD]", "eos": "</s>"}, "test")
     with pytest.raises(UserError, match=r"end of text, 2 \(</s>\); set eos_id=2 of T5Config"):
-        top(["[PAD]", "[UNK]", "</s>"])
-    batch = {"tokens": np.full((1, 40), 9, np.int32), "tokens_length": np.array([40], np.int32)}
-    with pytest.raises(UserError, match="lose up to 2 spans, but there are 1 sentinels"):
-        small(sentinels=1).prepare(batch, jax.random.key(0))
+        Seq2Seq(T5(T5Config())).bind(Context(tokenizer))
 
 
 def test_the_start_token_of_a_target_is_given_not_asked_for() -> None:

@@ -60,14 +60,14 @@ def engine_of(objective: Seq2Seq, frozen: tuple[str, ...] = ("^encoder/",)) -> E
     optimizer = Optimizer(learning_rate=0.02, frozen=frozen, schedule_name="constant")
     tx = optimizer.build(20, train.abstract_params(objective))
     mesh = meshes.make_mesh(devices=jax.devices()[:1])
-    return Engine(objective, tx, mesh, meshes.rules_named("default"), frozen=frozen)
+    return Engine(objective, tx, mesh, frozen=frozen)
 
 
 def test_training_starts_from_an_encoder_and_leaves_it_alone(encoder: Any) -> None:
     objective, loaded = Seq2Seq(MODEL).start_from(Bert(CONFIG.encoder), encoder)
     engine = engine_of(objective)
     state = engine.create(loaded)
-    with meshes.use(engine.mesh, engine.rules):
+    with meshes.use(engine.mesh):
         step = jax.jit(engine.step)
         losses = []
         for _ in range(20):
@@ -88,7 +88,7 @@ def test_frozen_parameters_have_no_gradient(params: Any) -> None:
         batch, found = objective.prepare(BATCH, jax.random.key(0)), []
         for frozen in (("^encoder/",), ()):
             engine = engine_of(objective, frozen)
-            with meshes.use(engine.mesh, engine.rules):
+            with meshes.use(engine.mesh):
                 found.append(dict(jax.jit(engine.gradients)(of, batch, jax.random.key(1))[2]))
     ours, all_of_them = found
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(ours.pop("encoder")))

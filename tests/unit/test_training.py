@@ -35,7 +35,6 @@ from qac_jax.training.optimizers import OPTIMIZERS, Optimizer, freeze
 from qac_jax.training.step import LARGEST, LEAST, LOSS_SCALE, Engine, Scaling, overflows
 
 
-DEFAULT = meshes.rules_named("default")
 TINY = BertConfig(
     vocab_size=32, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16, max_positions=16
 )
@@ -48,24 +47,19 @@ def engine(
     tx = tx or optax.adam(1e-2)
     if frozen:
         tx = freeze(tx, frozen, train.abstract_params(objective))
-    return Engine(objective, tx, mesh, DEFAULT, frozen=frozen, **options)
+    return Engine(objective, tx, mesh, frozen=frozen, **options)
 
 
 # The state.
 
 
-def test_the_objective_state_advances_once_a_step_and_the_mean_follows() -> None:
-    run = engine(toy.ToyContrastive(chunk=4, stateful=True), ema=0.75)
+def test_the_objective_state_advances_once_a_step() -> None:
+    run = engine(toy.ToyContrastive(chunk=4, stateful=True))
     state, program = run.create(), run.compile_step(toy.batch(16))
     for _ in range(2):
-        before, ema = jax.device_get((state.params, state.ema))
         state, found = program(state, meshes.place(toy.batch(16), run.mesh))
     assert int(state.variables["queue"]["seen"]) == 32 and int(state.step) == 2
     assert set(found) == {"loss", "top1", "grad_norm"}
-    for name, mean in jax.device_get(state.ema).items():
-        expected = 0.75 * ema[name] + 0.25 * np.asarray(state.params[name])
-        np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-7)
-        assert np.abs(mean - before[name]).max() > 0
     objective = toy.ToyContrastive(stateful=True, splittable=True)
     with pytest.raises(TypeError, match="must not be splittable"):
         engine(objective, microbatch=8).compile_step(toy.batch(16))
@@ -114,7 +108,6 @@ def test_parameters_are_matched_by_name_and_shape() -> None:
 
 
 def test_what_a_run_tells_its_objective() -> None:
-    assert train.precision_here("auto") == "float32"  # on CPUs
     bound = Mlm(Bert(TINY)).bind(Context(precision="bfloat16", chunk=4))
     assert bound.model.runtime.dtype == "bfloat16" and bound.chunk == 0
     assert toy.ToyContrastive().bind(Context(chunk=4)).chunk == 4  # which does not split
@@ -164,7 +157,7 @@ def test_the_scale_doubles_after_good_steps_and_halves_at_once() -> None:
 
 
 def test_a_step_that_overflows_changes_nothing_but_the_scale() -> None:
-    run = engine(toy.HalfMlm(), scaling=Scaling(2.0**24, period=3), ema=0.5)
+    run = engine(toy.HalfMlm(), scaling=Scaling(2.0**24, period=3))
     state, program = run.create(), run.compile_step(toy.batch(16))
     scales, moved = [], 0
     for number in range(1, 16):
@@ -177,7 +170,7 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale() -> None:
             moved += 1
             assert np.any(after.params["table"] != before.params["table"])
             continue
-        for part in ("variables", "opt_state", "ema", "skipped"):
+        for part in ("variables", "opt_state", "skipped"):
             jax.tree.map(np.testing.assert_array_equal, getattr(after, part), getattr(before, part))
         assert after.scale["value"] == before.scale["value"] / 2 and after.scale["good"] == 0
     assert scales[0] == 2.0**24 and scales[1] == 2.0**23 and moved >= 5
@@ -203,21 +196,19 @@ def test_rules_cut_parameters_and_say_what_does_not_fit() -> None:
     def spec(rows: int, mesh: Any = mesh) -> Any:
         value: Any = jax.ShapeDtypeStruct((rows, 16), jnp.float32)
         boxed = {"params": {"w": nn.LogicallyPartitioned(value, ("vocab", "embed"))}}
-        return meshes.shardings(boxed, mesh, DEFAULT)["params"]["w"].spec
+        return meshes.shardings(boxed, mesh)["params"]["w"].spec
 
     assert spec(32) == PartitionSpec("tensor", "fsdp")
     spec(31, meshes.make_mesh((8, 1, 1)))
     with pytest.raises(UserError, match="w: its logical axis 'vocab' of 31 .*'tensor' of 2; pad"):
         spec(31)
-    with pytest.raises(UserError, match="did you mean 'tensor'"):
-        meshes.rules_named("tensors")
 
 
 def test_state_is_born_sharded_and_the_optimiser_mirrors_parameters() -> None:
-    run = Engine(toy.ToyMlm(), optax.adamw(1e-3), meshes.make_mesh((2, 2, 2)), DEFAULT, ema=0.9)
+    run = Engine(toy.ToyMlm(), optax.adamw(1e-3), meshes.make_mesh((2, 2, 2)))
     state, table = run.create(), PartitionSpec("tensor", "fsdp")
     moments = state.opt_state[0]
-    for leaf in (state.params, moments.mu, moments.nu, state.ema):
+    for leaf in (state.params, moments.mu, moments.nu):
         assert leaf["table"].sharding.spec == table
     assert state.params["table"].addressable_shards[0].data.shape == (16, 8)
     assert moments.count.sharding.spec == PartitionSpec()
@@ -241,8 +232,8 @@ def test_any_batch_has_its_devices() -> None:
         ((-1, 1, 1), 7, 0, True, 7),
     ):
         assert meshes.shared_by(shape, 8, batch, microbatch, fills) == used
-    with pytest.raises(UserError, match="batch_size=12 is not divisible by the 8 devices"):
-        engine(toy.ToyMlm(), data=8).check(12)
+    with pytest.raises(UserError, match="batch_size=5 is not divisible by the 8 devices"):
+        engine(toy.ToyMlm(), data=8).check(5)
     with pytest.raises(UserError, match="microbatch=4 is not divisible by the 8 devices"):
         engine(toy.ToyMlm(), data=8, microbatch=4).check(16)
 
@@ -362,7 +353,6 @@ def rates(name: str, total: int, warmup: int, **options: float) -> np.ndarray:
 def test_learning_rates_by_hand() -> None:
     linear = [0, 1, 2, 1.5, 1, 0.5, 0, 0, 0]
     np.testing.assert_allclose(rates("linear", 6, 2), linear, atol=1e-7)
-    np.testing.assert_allclose(rates("linear", 4, 0, floor=0.5)[:6], [2, 1.75, 1.5, 1.25, 1, 1])
     found = rates("cosine", 10, 2)[[0, 1, 2, 6, 10, 12]]
     np.testing.assert_allclose(found, [0, 1, 2, 1, 0, 0], atol=1e-7)
     np.testing.assert_allclose(rates("constant", 4, 2), [0, 1, 2, 2, 2, 2, 2])

@@ -111,8 +111,7 @@ def put(slots: Slots, fresh: Slots, places: Array) -> Slots:
 
 def cut(slots: Slots, length: int) -> Slots:
     """Slots whose texts are padded to `length`."""
-    cache = slots.cache.cut(length)
-    return dataclasses.replace(slots, cache=cache)
+    return dataclasses.replace(slots, cache=slots.cache.cut(length))
 
 
 def advance(
