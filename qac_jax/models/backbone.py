@@ -475,9 +475,7 @@ class Backbone(nn.Module):
         start = config.first_position
         return self.embeddings.position.table[start : start + length]
 
-    @nn.nowrap
-    def example_inputs(self) -> tuple[Array, ...]:  # arguments that initialise it
-        return example_texts()
+    example_inputs = staticmethod(example_texts)  # arguments that initialise it
 
 
 # What gin files of models bind and those of objectives refer to, so that these name no

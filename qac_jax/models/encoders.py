@@ -189,9 +189,7 @@ class DualEncoder(nn.Module):
             (self.query if side == "passage" else self.passage)(ids, lengths, token_types)
         return vector * self.config.scale if side == "query" else vector
 
-    @nn.nowrap
-    def example_inputs(self) -> tuple[Array, ...]:
-        return example_texts()
+    example_inputs = staticmethod(example_texts)
 
 
 class CrossEncoder(nn.Module):
@@ -233,9 +231,7 @@ class CrossEncoder(nn.Module):
         logits = self.classifier(pooled)
         return logits.astype(statistics_dtype(logits.dtype))
 
-    @nn.nowrap
-    def example_inputs(self) -> tuple[Array, ...]:
-        return example_texts()
+    example_inputs = staticmethod(example_texts)
 
 
 def log_odds(logits: Array) -> Array:

@@ -262,10 +262,7 @@ class PointerGenerator(nn.Module):
         """Logits [B, T, vocabulary] of the token after each of targets_in."""
         return self.decode(targets_in, self.encode(ids, lengths, keys), lengths, keys)
 
-    @nn.nowrap
-    def example_inputs(self) -> tuple[Array, ...]:
-        ids = jnp.zeros((1, 2), jnp.int32)
-        return ids, jnp.ones((1,), jnp.int32), ids
+    example_inputs = staticmethod(T5.example_inputs)
 
     def in_common(self) -> Array:
         """The word vectors, which `encode` makes if it is not given them; they are only multiplied

@@ -25,6 +25,7 @@ from qac_jax.models.backbone import (
     BackboneConfig,
     Slot,
     Table,
+    example_texts,
     named,
     register,
 )
@@ -203,10 +204,9 @@ class T5(nn.Module):
         memory = self.encode(ids, lengths, keys)
         return self.decode(targets_in, memory, lengths, keys)
 
-    @nn.nowrap
-    def example_inputs(self) -> tuple[Array, ...]:
-        ids = jnp.zeros((1, 2), jnp.int32)
-        return ids, jnp.ones((1,), jnp.int32), ids
+    @staticmethod
+    def example_inputs() -> tuple[Array, ...]:
+        return *example_texts(), example_texts()[0]
 
     def in_common(self) -> None:
         """Arrays that all texts share besides parameters: none (see `PointerGenerator`)."""

@@ -88,7 +88,7 @@ class Masking(Checked):
 
     def select(self, ids: Array, lengths: Array, keys: Array, vocabulary: Vocabulary) -> Array:
         """Which tokens belong to sampled words, bool [B, L] (sampled [UNK] included)."""
-        return self._select(ids, lengths, _bits(keys, ids.shape[-1])[0], vocabulary)
+        return self._select(ids, lengths, random_bits(keys, ids.shape[-1])[0], vocabulary)
 
     def _select(self, ids: Array, lengths: Array, order: Array, vocabulary: Vocabulary) -> Array:
         length = ids.shape[-1]
@@ -106,28 +106,23 @@ class Masking(Checked):
 
         A row's key must be used for nothing else.
         """
-        order, chance, other = _bits(keys, ids.shape[-1])
+        order, chance, other = random_bits(keys, ids.shape[-1])
         selected = self._select(ids, lengths, order, vocabulary)
         selected &= ~_is_one_of(ids, vocabulary.special)
-        masked = jnp.where(selected, _replaced(ids, chance, other, vocabulary), ids)
+        masked = jnp.where(selected, replaced(ids, chance, other, vocabulary), ids)
         positions, weights = _first_places(selected, self.max_predictions(ids.shape[-1]))
         labels = jnp.take_along_axis(ids, positions, axis=-1)
         return MaskedText(masked, lengths, positions, labels, weights)
 
 
-def replace(ids: Array, keys: Array, vocabulary: Vocabulary) -> Array:
-    """The replacement of each token: 80 % [MASK], 10 % a random id, 10 % the token itself."""
-    _, chance, other = _bits(keys, ids.shape[-1])
-    return _replaced(ids, chance, other, vocabulary)
-
-
-def _bits(keys: Array, length: int) -> Array:
+def random_bits(keys: Array, length: int) -> Array:
     """All the randomness of each row, uint32 [3, B, L]: order of words, replacement, random id."""
     bits = jax.vmap(lambda key: jax.random.bits(key, (3, length), jnp.uint32))(keys)
     return jnp.swapaxes(bits, 0, 1)
 
 
-def _replaced(ids: Array, chance: Array, other: Array, vocabulary: Vocabulary) -> Array:
+def replaced(ids: Array, chance: Array, other: Array, vocabulary: Vocabulary) -> Array:
+    """The replacement of each token: 80 % [MASK], 10 % a random id, 10 % the token itself."""
     # Uniform over the whole vocabulary: special ids, [MASK] and the token itself included. The
     # modulo favours no id by more than 1 in 2^32 / V.
     drawn = (other % jnp.uint32(vocabulary.size)).astype(ids.dtype)

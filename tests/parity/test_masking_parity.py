@@ -115,7 +115,8 @@ def test_replacement_is_80_10_10(case: Path) -> None:
     vocabulary = masking.Vocabulary(np.zeros(size, bool))
     tokens = jnp.tile(jnp.arange(5, 5 + 1000, dtype=jnp.int32), (1000, 1))
     keys = jax.random.split(jax.random.key(3), len(tokens))
-    after = np.asarray(jax.jit(lambda t, k: masking.replace(t, k, vocabulary))(tokens, keys))
+    _, *bits = masking.random_bits(keys, tokens.shape[1])
+    after = np.asarray(jax.jit(lambda t, *b: masking.replaced(t, *b, vocabulary))(tokens, *bits))
     before = np.asarray(tokens)
 
     masked, kept = after == vocabulary.mask, after == before
