@@ -14,17 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.models import layers
 from qac_jax.models.backbone import Backbone, BackboneConfig, BackboneOutput, example_texts
 from qac_jax.models.heads import POOLINGS, pool, windows
-from qac_jax.models.layers import (
-    Array,
-    Dense,
-    Runtime,
-    activation,
-    dropout,
-    shard,
-    statistics_dtype,
-)
+from qac_jax.models.layers import Array, Dense, Runtime, activation, shard, statistics_dtype
 from qac_jax.models.transformer import OUTPUT_SITE
 
 
@@ -227,7 +220,7 @@ class CrossEncoder(nn.Module):
         rows = self.config.pooler_rows
         pooled: Any = self.backbone(ids, lengths, token_types, keys, rows=rows).pooled
         given, usual = self.classifier_dropout, self.config.classifier_dropout
-        pooled = dropout(pooled, keys, OUTPUT_SITE, usual if given is None else given)
+        pooled = layers.dropout(pooled, keys, OUTPUT_SITE, usual if given is None else given)
         logits = self.classifier(pooled)
         return logits.astype(statistics_dtype(logits.dtype))
 

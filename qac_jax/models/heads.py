@@ -14,19 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from qac_jax.models import layers
 from qac_jax.models.attention import causal_window
-from qac_jax.models.layers import (
-    Array,
-    LayerNorm,
-    Runtime,
-    activation,
-    dense_of,
-    dropout,
-    matmul,
-    parameter,
-    shard,
-    statistics_dtype,
-)
+from qac_jax.models.layers import Array, LayerNorm, Runtime, activation, shard, statistics_dtype
 from qac_jax.models.packing import Keys, Lengths
 from qac_jax.models.transformer import INPUT_SITE, Attention, Layers, Mlp
 
@@ -106,11 +96,11 @@ class MlmHead(nn.Module):
         config, dtype = self.config, self.runtime.compute_dtype
         init = nn.initializers.normal(config.initializer_range)
         width = table.shape[-1]
-        x = dense_of(self.runtime, width, ("embed", None), init, name="dense")(hidden)
+        x = layers.dense_of(self.runtime, width, ("embed", None), init, name="dense")(hidden)
         x = activation(self.activation or config.activation)(x)
         x = LayerNorm(config.layer_norm_eps, dtype, name="norm")(x)
         zeros = nn.initializers.zeros_init()
-        bias = parameter(self, "bias", zeros, (config.vocab_size,), ("vocab",))
+        bias = layers.parameter(self, "bias", zeros, (config.vocab_size,), ("vocab",))
         return tied_logits(x, table, bias, padded, self.runtime.mixed)
 
 
@@ -128,7 +118,7 @@ def tied_logits(
     wide = statistics_dtype(x.dtype)
     table = jnp.pad(table.astype(x.dtype), ((0, surplus), (0, 0)))
     if mixed:
-        logits = matmul(x, table.T, mixed)
+        logits = layers.matmul(x, table.T, mixed)
     else:
         product = _half_product if x.dtype.itemsize < 4 else _product
         logits = product(x.reshape(-1, x.shape[-1]), table).reshape(*x.shape[:-1], -1)
@@ -258,7 +248,7 @@ class CausalDecoder(_Head):
         self, cls: Array, rest: Array, lengths: Array | None = None, keys: Array | None = None
     ) -> Array:
         """cls [B, D], rest [B, L, D], lengths of the rest -> hidden [B, L, D]."""
-        x = dropout(with_cls(cls, rest), keys, INPUT_SITE, self.config.hidden_dropout)
+        x = layers.dropout(with_cls(cls, rest), keys, INPUT_SITE, self.config.hidden_dropout)
         visible = causal_window(x.shape[1], self.window)
         return self.norm(self.layers(x, lengths, keys, visible)[0])
 

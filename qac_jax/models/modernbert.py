@@ -26,23 +26,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import packing
+from qac_jax.models import layers, packing
 from qac_jax.models.attention import attend, merge_heads, split_heads
 from qac_jax.models.backbone import Backbone, BackboneConfig, Table, norm, register, under
 from qac_jax.models.heads import mean_pool, tied_logits
-from qac_jax.models.layers import (
-    Array,
-    Dense,
-    Embedding,
-    LayerNorm,
-    Runtime,
-    activation,
-    dense_of,
-    dropout,
-    parameter,
-    shard,
-    statistics_dtype,
-)
+from qac_jax.models.layers import Array, LayerNorm, Runtime, activation, dense_of, dropout, shard
 from qac_jax.models.packing import Keys, Lengths, Rows
 from qac_jax.models.transformer import INPUT_SITE, Layers, site
 
@@ -276,8 +264,8 @@ class ModernEmbeddings(nn.Module):
     runtime: Runtime
 
     def setup(self) -> None:
-        config = self.config
-        self.word = Embedding(config.vocab_size, config.hidden_size, "vocab", initial(config))
+        config, width = self.config, self.config.hidden_size
+        self.word = layers.Embedding(config.vocab_size, width, "vocab", initial(config))
         self.norm = layer_norm(config, self.runtime)
 
     def __call__(self, ids: Array, token_types: Array | None, keys: Array | None) -> Array:
@@ -331,7 +319,7 @@ def angles(length: int, width: int, theta: float) -> np.ndarray:
 def rotate(x: Array, turn: Array, scale: float = 1.0) -> Array:
     """Rotary positions (Su et al., 2021): dimension i and i + width / 2 of x [B, H, L, width]
     are a pair, which is turned by turn[l, i]; scale multiplies the result."""
-    wide = x.astype(statistics_dtype(x.dtype))
+    wide = x.astype(layers.statistics_dtype(x.dtype))
     left, right = jnp.split(wide, 2, axis=-1)
     turn = turn.astype(wide.dtype)
     cos, sin = jnp.cos(turn) * scale, jnp.sin(turn) * scale
@@ -438,7 +426,7 @@ class PredictionHead(nn.Module):
     def setup(self) -> None:
         config, dtype = self.config, self.runtime.compute_dtype
         init, width = initial(config, added=True), config.hidden_size
-        self.dense = Dense(width, ("embed", None), dtype, init, config.head_bias)
+        self.dense = layers.Dense(width, ("embed", None), dtype, init, config.head_bias)
         self.norm = layer_norm(config, self.runtime)
 
     def __call__(self, x: Array) -> Array:
@@ -453,7 +441,7 @@ class WordHead(PredictionHead):
         self.bias = None
         if self.config.decoder_bias:
             zeros, shape = nn.initializers.zeros_init(), (self.config.vocab_size,)
-            self.bias = parameter(self, "bias", zeros, shape, ("vocab",))
+            self.bias = layers.parameter(self, "bias", zeros, shape, ("vocab",))
 
     def __call__(  # type: ignore[override]
         self, hidden: Array, table: Array, padded: bool = False

@@ -21,18 +21,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from qac_jax.models import layers
 from qac_jax.models.backbone import Architecture, Slot, Table, dense, register, under
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.heads import log_likelihood
-from qac_jax.models.layers import (
-    Array,
-    Dense,
-    Runtime,
-    dense_of,
-    parameter,
-    shard,
-    statistics_dtype,
-)
+from qac_jax.models.layers import Array, Dense, Runtime, dense_of, shard, statistics_dtype
 from qac_jax.models.t5 import T5, T5Config
 from qac_jax.models.t5_layers import Cache, RMSNorm, Stack
 
@@ -230,7 +223,7 @@ class _Output(nn.Module):
     def setup(self) -> None:
         self.dense = _dense(self)
         zeros, shape = nn.initializers.zeros_init(), (self.config.vocab_size,)
-        self.bias = parameter(self, "bias", zeros, shape, ("vocab",))
+        self.bias = layers.parameter(self, "bias", zeros, shape, ("vocab",))
 
     def __call__(self, hidden: Array, words: Array) -> Array:
         flat = self.dense(hidden).reshape(-1, words.shape[1])

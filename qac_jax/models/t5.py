@@ -19,28 +19,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models.backbone import (
-    PARTS,
-    Architecture,
-    BackboneConfig,
-    Slot,
-    Table,
-    example_texts,
-    named,
-    register,
-)
+from qac_jax.models import backbone, t5_layers
+from qac_jax.models.backbone import Architecture, BackboneConfig, Table, named, register
 from qac_jax.models.heads import log_likelihood, tied_logits
 from qac_jax.models.layers import Array, Embedding, Runtime, dropout, shard
 from qac_jax.models.packing import Keys, Lengths, Rows
-from qac_jax.models.t5_layers import (
-    FEED_FORWARD,
-    Cache,
-    EncoderBlock,
-    RelativeBias,
-    RMSNorm,
-    Stack,
-    site,
-)
+from qac_jax.models.t5_layers import FEED_FORWARD, Cache, EncoderBlock, RMSNorm, Stack, site
 from qac_jax.models.transformer import Layers
 
 
@@ -206,7 +190,7 @@ class T5(nn.Module):
 
     @staticmethod
     def example_inputs() -> tuple[Array, ...]:
-        return *example_texts(), example_texts()[0]
+        return *backbone.example_texts(), backbone.example_texts()[0]
 
     def in_common(self) -> None:
         """Arrays that all texts share besides parameters: none (see `PointerGenerator`)."""
@@ -343,7 +327,8 @@ class T5EncoderConfig(BackboneConfig):
     model_types: ClassVar[tuple[str, ...]] = T5Config.model_types
     hf_fields: ClassVar = {
         "max_positions": "n_positions",
-        **dict.fromkeys(("activation", "attention_dropout", "initializer_range", *PARTS), ""),
+        **dict.fromkeys(("activation", "attention_dropout", "initializer_range"), ""),
+        **dict.fromkeys(backbone.PARTS, ""),
         **{ours: T5Config.hf_keys()[field] for ours, field in _FIELDS.items()},
     }
     hf_words: ClassVar = "shared.weight"
@@ -376,7 +361,7 @@ class T5EncoderConfig(BackboneConfig):
 
     def table(self, encoder: str = "", model: str = "") -> Table:
         del encoder, model  # a T5's names have no prefix
-        found: Table = {"embeddings/word/embedding": Slot(self.hf_words)}
+        found: Table = {"embeddings/word/embedding": backbone.Slot(self.hf_words)}
         for path, slot in self.whole.table().items():
             stack, _, rest = path.partition("/")
             if stack == "encoder":
@@ -407,7 +392,7 @@ class T5Layers(nn.Module):
 
     def setup(self) -> None:
         config, runtime = self.config.whole, self.runtime
-        self.stack_bias = RelativeBias(config, config.bias_std, bidirectional=True)
+        self.stack_bias = t5_layers.RelativeBias(config, config.bias_std, bidirectional=True)
         self.layers = Layers(partial(EncoderBlock, config, runtime), self.count, runtime)
         self.stack_norm = RMSNorm(config, runtime.compute_dtype)
 

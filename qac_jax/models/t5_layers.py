@@ -21,20 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from qac_jax.models import packing
+from qac_jax.models import layers, packing
 from qac_jax.models.attention import attend, causal_window, merge_heads, split_heads
-from qac_jax.models.layers import (
-    Array,
-    Dense,
-    Runtime,
-    dense_of,
-    dropout,
-    fold,
-    gelu_tanh,
-    parameter,
-    shard,
-    statistics_dtype,
-)
+from qac_jax.models.layers import Array, Dense, Runtime, dense_of, dropout, parameter, shard
 from qac_jax.models.packing import Keys, Lengths
 from qac_jax.models.transformer import Layers
 
@@ -43,7 +32,7 @@ from qac_jax.models.transformer import Layers
 # Hugging Face reads "gated-gelu" as the tanh approximation.
 FEED_FORWARD: dict[str, tuple[Callable[[Array], Array], bool]] = {
     "relu": (jax.nn.relu, False),
-    "gated-gelu": (gelu_tanh, True),
+    "gated-gelu": (layers.gelu_tanh, True),
 }
 
 # Dropout places of a block; site 0 is the embeddings.
@@ -123,7 +112,7 @@ class RMSNorm(nn.Module):
     def __call__(self, x: Array) -> Array:
         init = nn.initializers.constant(self.config.initializer_factor)
         scale = parameter(self, "scale", init, x.shape[-1:], ("embed",))
-        wide = x.astype(statistics_dtype(x.dtype))
+        wide = x.astype(layers.statistics_dtype(x.dtype))
         mean_square = jnp.square(wide).mean(-1, keepdims=True)
         inverse = lax.rsqrt(mean_square + self.config.layer_norm_eps)
         return (wide * inverse * scale).astype(self.dtype)
@@ -403,7 +392,7 @@ class Stack(nn.Module):
         beside: how many continuations of one text stand in a row, of T / beside positions each.
         None sees another, and the memory's keys and values are made once for all of them.
         """
-        keys = fold(keys, 1)  # other bits than the encoder's
+        keys = layers.fold(keys, 1)  # other bits than the encoder's
         length = x.shape[1] // beside
         positions = jnp.arange(length)
         bias = self.relative_bias(positions, positions)

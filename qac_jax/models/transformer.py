@@ -18,19 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from qac_jax.models import packing
+from qac_jax.models import layers, packing
 from qac_jax.models.attention import attend, attend_joint, in_one_kernel, merge_heads, split_heads
-from qac_jax.models.layers import (
-    Array,
-    Initializer,
-    Runtime,
-    activation,
-    dense_of,
-    dropout,
-    joined,
-    shard,
-    together,
-)
+from qac_jax.models.layers import Array, Initializer, Runtime, activation, dense_of, dropout, shard
 from qac_jax.models.packing import Keys, Lengths
 
 
@@ -73,20 +63,20 @@ class Attention(nn.Module):
 
         dense = partial(dense_of, self.runtime, width, ("embed", "heads"), init)
         scales = ((width // config.num_heads) ** -0.5, 1.0, 1.0)
-        layers = [dense(name=name) for name in ("query", "key", "value")]
+        three = [dense(name=name) for name in ("query", "key", "value")]
         drops: Any = {"keys": keys, "site": site(index, _PROBABILITIES)}
         drops["rate"] = config.attention_dropout
         plain = lengths is not None and visible is None and bias is None and rows is None
         divides = x.shape[0] % packing.parts() == 0
         if plain and divides and in_one_kernel(self.runtime, config):
-            joint = joined(x, layers, scales)
+            joint = layers.joined(x, three, scales)
             merged = attend_joint(joint, lengths, config.num_heads, **drops)
         else:
             if rows is None:
-                each = together(x, layers, scales)
+                each = layers.together(x, three, scales)
             else:
-                query = layers[0](packing.first(x, lengths, rows), scales[0])
-                each = together(x, layers[1:], scales[1:])
+                query = three[0](packing.first(x, lengths, rows), scales[0])
+                each = layers.together(x, three[1:], scales[1:])
             each = [shard(y, "batch", "length", "heads") for y in each]
             each = [packing.unpack(y, lengths, "heads") for y in each]
             if rows is not None:

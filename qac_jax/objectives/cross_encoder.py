@@ -20,16 +20,9 @@ from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.models.encoders import CrossEncoder, backbone_of, log_odds
 from qac_jax.models.layers import Array, fold
+from qac_jax.objectives import objective
 from qac_jax.objectives.chunked import chunked_encode
-from qac_jax.objectives.objective import (
-    Batch,
-    Context,
-    Loss,
-    Objective,
-    Variables,
-    example_keys,
-    global_weights,
-)
+from qac_jax.objectives.objective import Batch, Context, Loss, Objective, Variables, example_keys
 
 
 _EPSILON = 1e-8  # under the root of the norm
@@ -37,10 +30,7 @@ _EPSILON = 1e-8  # under the root of the norm
 
 @dataclasses.dataclass(frozen=True)
 class _Scorer(Objective):
-    """The common part of both losses: scores of pairs, the adversarial step, initial parameters.
-
-    Their `prepare` returns texts as "ids", "types" and "lengths", and one key per text.
-    """
+    """The common part of both losses: scores of pairs, the adversarial step, initial parameters."""
 
     model: CrossEncoder
     adversarial_step: float = option(0.0, at_least=0)  # RocketQA: 0.01
@@ -86,6 +76,18 @@ class _Scorer(Objective):
 
     def init(self, key: Array) -> Variables:
         return self.scorer.init(key, *self.scorer.example_inputs())
+
+    def prepare(self, batch: Batch, key: Array) -> Batch:
+        """The texts under the names that both losses have for them, and a key an example."""
+        name = "pairs" if "pairs" in batch else "pair"
+        size = len(batch[name])
+        return {
+            "ids": batch[name],
+            "types": batch[f"{name}_types"],
+            "lengths": batch[f"{name}_length"],
+            "weights": objective.global_weights(jnp.ones(size, bool), self.examples),
+            "keys": example_keys(key, size),
+        }
 
     @abc.abstractmethod
     def examples_loss(self, odds: Array, batch: Batch) -> tuple[Array, Array]:
@@ -134,15 +136,7 @@ class Pointwise(_Scorer):
     """Binary cross-entropy of the feature `pair` against `label` (0 or 1)."""
 
     def prepare(self, batch: Batch, key: Array) -> Batch:
-        size = batch["pair"].shape[0]
-        return {
-            "ids": batch["pair"],
-            "types": batch["pair_types"],
-            "lengths": batch["pair_length"],
-            "label": batch["label"],
-            "weights": global_weights(jnp.ones(size, bool), self.examples),
-            "keys": example_keys(key, size),
-        }
+        return {**super().prepare(batch, key), "label": batch["label"]}
 
     def examples_loss(self, odds: Array, batch: Batch) -> tuple[Array, Array]:
         label = batch["label"]
@@ -156,15 +150,8 @@ class Localized(_Scorer):
     """The first text in `pairs`, the positive, against the other texts of its query."""
 
     def prepare(self, batch: Batch, key: Array) -> Batch:
-        size, texts = batch["pairs"].shape[:2]
-        keys = example_keys(key, size)
-        return {
-            "ids": batch["pairs"],
-            "types": batch["pairs_types"],
-            "lengths": batch["pairs_length"],
-            "weights": global_weights(jnp.ones(size, bool), self.examples),
-            "keys": jax.vmap(fold, (None, 0), 1)(keys, jnp.arange(texts)),
-        }
+        ready, texts = super().prepare(batch, key), jnp.arange(batch["pairs"].shape[1])
+        return {**ready, "keys": jax.vmap(fold, (None, 0), 1)(ready["keys"], texts)}
 
     def examples_loss(self, odds: Array, batch: Batch) -> tuple[Array, Array]:
         losses = jax.nn.logsumexp(odds, axis=-1) - odds[:, 0]

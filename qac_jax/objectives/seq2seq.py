@@ -15,16 +15,9 @@ from qac_jax.models.encoders import backbone_of
 from qac_jax.models.layers import Array
 from qac_jax.models.pointer import PointerGenerator, Writer
 from qac_jax.models.t5 import shift_right
+from qac_jax.objectives import objective
 from qac_jax.objectives.mlm import token_loss
-from qac_jax.objectives.objective import (
-    Batch,
-    Context,
-    Loss,
-    Objective,
-    Variables,
-    example_keys,
-    global_weights,
-)
+from qac_jax.objectives.objective import Batch, Context, Loss, Objective, Variables, example_keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +70,7 @@ class Seq2Seq(Objective):
             "inputs": batch["inputs"],
             "inputs_length": batch["inputs_length"],
             "targets": targets,
-            "weights": global_weights(mask, self.examples),
+            "weights": objective.global_weights(mask, self.examples),
             "keys": example_keys(key, targets.shape[0]),
         }
 
