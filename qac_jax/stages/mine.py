@@ -34,8 +34,7 @@ _INPUTS = {"mined": "index", "bm25": "bm25"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mine(Stage):
-    """Draws hard negatives from the rankings of an encoder, of BM25, or of both (whose indexes are
-    given)."""
+    """Draws hard negatives from the rankings of an encoder, of BM25, or of both."""
 
     VERB = "mine"
     KIND = "negatives"
@@ -52,6 +51,11 @@ class Mine(Stage):
     index: Ref = input("dense index, or hybrid", "index", "hybrid", default="")
     encoder: Ref = model_input("encoder of --index, if it was moved", default="")
     bm25: Ref = input("BM25 index", "bm25", "rankings", default="")
+    negatives: str = option(
+        "all",
+        "rankings to draw from: mined (the encoder's), bm25, mined+bm25, or all that are given",
+        choices=("all", "mined", "bm25", "mined+bm25"),
+    )
     queries: Ref = input("queries", FILE, default="")
     qrels: Ref = input("relevance judgements of --queries", FILE, default="")
     contexts: Ref = input("or generated queries of the passages", "contexts", default="")
@@ -65,8 +69,8 @@ class Mine(Stage):
 
     def check(self) -> None:
         super().check()
-        if not self._systems():
-            raise UserError("mine needs an index; pass --index, --bm25, or both")
+        if not self._systems() or not all(getattr(self, _INPUTS[n]) for n in self._systems()):
+            raise UserError(f"negatives={self.negatives!r} needs an index; pass --index or --bm25")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import search
@@ -98,7 +102,8 @@ class Mine(Stage):
         }
 
     def _systems(self) -> list[str]:
-        return [name for name, field in _INPUTS.items() if getattr(self, field)]
+        given = [name for name, field in _INPUTS.items() if getattr(self, field)]
+        return given if self.negatives == "all" else self.negatives.split("+")
 
     def questions(self, inputs: Inputs) -> tuple[list[Question], Records]:
         """The questions that negatives are drawn for, and the passages that they are drawn from."""
