@@ -125,8 +125,7 @@ class Retriever:
         return cls(loaded.encoder, Path(known), loaded)
 
     def __repr__(self) -> str:
-        known = f"{len(self._index):,} passages" if self._index is not None else "no passages yet"
-        return f"Retriever({self._place}, {self.encoder.width} dimensions, {known})"
+        return f"Retriever({self._place}, {self.encoder.width} dimensions, {len(self):,} passages)"
 
     def __len__(self) -> int:
         """How many passages it searches."""
@@ -199,10 +198,7 @@ class Retriever:
         folder or name, that reranks the top 100.
         """
         if self._index is None:
-            raise UserError(
-                "the retriever has no passages to search; give it some with .index(texts), or "
-                "load an index"
-            )
+            raise UserError("there are no passages to search; give it some with .index(texts)")
         if not isinstance(k, int) or k < 1:
             raise UserError(f"k={k!r}; expected at least one passage")
         questions = [question] if isinstance(question, str) else list(question)
@@ -269,21 +265,21 @@ class Retriever:
             source, moved = artifacts.load(self._index.folder), str(target / _MODEL)
             convert.living(source, part, encoder=self.encoder, moved=moved)
         else:
-            _save_texts(self._index.artifact, target / _TEXTS)
-            shutil.copytree(self._index.artifact.path, part)
+            searched, known = self._index.artifact, self._index.artifact.info["texts"]
+            texts = text_files.find(known[0], searched.path) if len(known) == 1 else None
+            if texts is None:
+                raise UserError("the passages' texts are not in one place that is still there")
+            shutil.copytree(texts.path, target / _TEXTS)
+            shutil.copytree(searched.path, part)
         # Last, so that a folder with an index is complete.
         part.rename(target / _INDEX)
 
     def _write_model(self, folder: Path) -> None:
         """The encoder as it is used here, whatever its own folder says."""
         encoder = self.encoder
-        config = dataclasses.replace(
-            encoder.module.config,
-            query_prompt=encoder.prompts["query"],
-            passage_prompt=encoder.prompts["passage"],
-            query_length=encoder.limits["query"],
-            passage_length=encoder.limits["passage"],
-        )
+        used: dict[str, Any] = {f"{side}_prompt": text for side, text in encoder.prompts.items()}
+        used |= {f"{side}_length": limit for side, limit in encoder.limits.items()}
+        config = dataclasses.replace(encoder.module.config, **used)
         huggingface.save(
             folder,
             DualEncoder(config, encoder.module.runtime),
@@ -318,15 +314,3 @@ def _records(passages: Place | Iterable[Passage]) -> Iterator[dict[str, Any]]:
         yield from Records(artifacts.load(passages, text_files.PASSAGES))
     else:
         yield from text_files.read_passages(os.fspath(passages), further=True)
-
-
-def _save_texts(searched: artifacts.Artifact, folder: Path) -> None:
-    """The texts of the passages in one artefact, where the index looks for them."""
-    known = searched.info["texts"]
-    texts = text_files.find(known[0], searched.path) if len(known) == 1 else None
-    if texts is None:
-        raise UserError(
-            "the passages' texts are not in one place that is still there; make the index again "
-            "with .index(passages)"
-        )
-    shutil.copytree(texts.path, folder)

@@ -78,14 +78,9 @@ def change(options: argparse.Namespace) -> int:
 
 
 def _names(words: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for word in words:
-        if word.startswith("@"):
-            lines = Path(word[1:]).read_text(encoding="utf-8").split("\n")
-            found += [line for line in lines if line]
-        else:
-            found.append(word)
-    return found
+    """The ids, and those of files (@FILE)."""
+    given = (Path(w[1:]).read_text("utf-8").split("\n") if w[0] == "@" else [w] for w in words if w)
+    return [name for names in given for name in names if name]
 
 
 def _opened(options: argparse.Namespace, sources: Sequence[Artifact | str]) -> LiveIndex:
@@ -108,10 +103,10 @@ def _opened(options: argparse.Namespace, sources: Sequence[Artifact | str]) -> L
     progress.say(f"index: {options.folder} is new")
     # The settings of the first index or vectors that are added, if there are any.
     kinds = (*convert.KINDS, KIND)
-    like = [s for s in sources if not isinstance(s, str) and s.kind in kinds]
-    if not like and not options.encoder:
+    like = (s for s in sources if not isinstance(s, str) and s.kind in kinds)
+    source = next(like, None)
+    if source is None and not options.encoder:
         raise UserError(f"{options.folder} is new; say which encoder it has: --encoder M")
-    source = like[0] if like else None
     return convert.create(options.folder, source, place=options.encoder, weight=options.weight)
 
 

@@ -1,9 +1,6 @@
 """A living index beside artefacts of other kinds: made of them, and searched as they are.
 
 Vectors are taken over where the artefact has them; else the texts are encoded.
-
-opened = opened_index("out/live", where='{"lang": "en"}')
-opened.run({"q1": "how do lamps work?"}, k=100)
 """
 
 import dataclasses
@@ -50,11 +47,8 @@ def create(
     encoder: Encoder | None = None,
     weight: float | None = None,
 ) -> LiveIndex:
-    """A new living index without passages, with the encoder of a folder or its name (`place`).
-
-    source: an index or vectors, whose encoder, weight and words it takes; place: where the encoder
-    is if it was moved.
-    """
+    """A new living index without passages, with the encoder of a folder or its name (`place`), or
+    with that of a `source`, an index or vectors, and its weight and words."""
     if source is None:
         place = names.folder(place)
         encoder = encoder or Encoder.load(place)
@@ -100,10 +94,7 @@ def living(
 def add(
     live: LiveIndex, source: Artifact | str, *, format: str = "auto", replace: bool = False
 ) -> int:
-    """Adds an artefact's passages, or those of a corpus; returns their number.
-
-    One change for every 16,384 passages: interrupted, it has added the first of these.
-    """
+    """Adds an artefact's passages, or those of a corpus, in changes of 16,384; returns how many."""
     count = 0
     total = source.count if isinstance(source, Artifact) else None
     with progress.Bar("index", total=total, unit="passages") as bar:
@@ -131,10 +122,7 @@ def _read(
             return
         records, known = _records_of(source), _vectors_of(source)
     else:
-        raise UserError(
-            f"{source.path} is of kind {source.kind!r}; give passages, vectors, a dense or hybrid "
-            "index, or a file"
-        )
+        raise UserError(f"{source.path} is of kind {source.kind!r}; give passages or an index")
     start = 0
     while group := list(itertools.islice(records, TOGETHER)):
         stop = start + len(group)
@@ -164,10 +152,7 @@ def _records_of(source: Artifact) -> Iterator[Record]:
     for row in range(source.count):
         record = passages.record(row)
         if record is None:
-            raise UserError(
-                f"the texts of {source.path} are not at {passages.missing[0]} any more; put them "
-                "back or make it again"
-            )
+            raise UserError(f"the texts of {source.path} are not at {passages.missing[0]} any more")
         yield record
 
 

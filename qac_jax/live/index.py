@@ -59,10 +59,8 @@ def check_several(given: Any, what: str) -> None:
 
 def record_of(passage: Passage, number: int) -> Record:
     try:
-        record: Record = {
-            "title": "",
-            **({"text": passage} if isinstance(passage, str) else passage),
-        }
+        given = {"text": passage} if isinstance(passage, str) else passage
+        record: Record = {"title": "", **given}
         if "id" in record and "_id" not in record:
             record["_id"] = record.pop("id")
         if "_id" in record:
@@ -182,7 +180,6 @@ class LiveIndex:
 
         Those without "_id" are called by their number among all that were ever added, or the next
         free one. Ids that the index has are refused, or with `replace` these passages are replaced.
-        `vectors`: those of the passages, where they are known.
         """
         records = records_of(passages)
         given = [record["_id"] for record in records if "_id" in record]
@@ -195,10 +192,7 @@ class LiveIndex:
             vectors = self.encoder.encode(texts, "passage")
         wanted = (len(records), self.settings.dimension)
         if vectors.shape != wanted or not np.isfinite(vectors).all():
-            raise UserError(
-                f"vectors of the shape {vectors.shape}; expected {wanted}, finite, by the encoder "
-                "of the index"
-            )
+            raise UserError(f"vectors of the shape {vectors.shape}; expected {wanted}, all finite")
         with self._changing() as base:
             if not replace:
                 self._check_new(given, base)

@@ -92,10 +92,8 @@ class Snapshot:
         where: Where | None = None,
         weight: float | None = None,
     ) -> list[Found]:
-        """The top k of each question. `weight`: of BM25 (None: as in the settings).
-
-        `vectors` of the questions are not needed where the weight is 1.
-        """
+        """The top k of each question. `weight`: of BM25 (None: as in the settings); where it is 1,
+        `vectors` of the questions are not needed."""
         allowed = self.allowed(where)
         count = int(np.count_nonzero(allowed))
         k = min(k, count)
@@ -120,7 +118,7 @@ class Snapshot:
         vector: np.ndarray,
         gains: np.ndarray,
         mine: np.ndarray,
-        lexical: tuple[np.ndarray, np.ndarray, np.ndarray],
+        lexical: tuple[np.ndarray, ...],
         k: int,
         first: int,
         weight: float,

@@ -124,15 +124,10 @@ def commit(folder: Path, version: Version, settings: LiveSettings) -> None:
     info = {**dataclasses.asdict(settings), "manifest": dataclasses.asdict(version), "texts": []}
     contents = {inside.name: f"{version.content} {version.generation} []"}
     disk.folders(folder, files)
-    record: dict[str, Any] = {
-        "format": artifacts.FORMAT,
-        "kind": KIND,
-        "schema": SCHEMA,
-        "stage": "",
-        "key": "",
-    }
-    record |= {"fields": {}, "inputs": {}, "seed": None, "code": qac_jax.__version__}
+    record: dict[str, Any] = {"format": artifacts.FORMAT, "kind": KIND, "schema": SCHEMA}
+    record |= {"stage": "", "key": "", "fields": {}, "inputs": {}, "seed": None}
     record |= {"info": info, "contents": contents, "files": files, "count": version.count}
+    record["code"] = qac_jax.__version__
     record["identity"] = artifacts.identity_of(KIND, SCHEMA, files, contents)
     artifacts.rewrite(folder, record)
 

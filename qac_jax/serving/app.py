@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import jinja2
 import numpy as np
 import prometheus_client as prometheus
 import uvicorn
@@ -258,9 +257,8 @@ def delete(body: DeleteRequest, server: Here) -> JSONResponse:
 async def health(server: Here) -> JSONResponse:
     """Whether the server answers."""
     found = server.engine.snapshot
-    weight = found.settings.fusion.weight
-    known = {"passages": len(found), "version": found.version, "weight": weight}
-    return JSONResponse({"status": "ok", **known})
+    known = {"passages": len(found), "version": found.version}
+    return JSONResponse({"status": "ok", **known, "weight": found.settings.fusion.weight})
 
 
 @routes.get("/metrics")
@@ -304,11 +302,8 @@ def make(
     made.state.server = server
     made.include_router(routes)
     made.include_router(writes)
-    template = jinja2.Environment(autoescape=True).from_string(
-        (_ASSETS / "search.html").read_text(encoding="utf-8")
-    )
     page = HTMLResponse(
-        template.render(title=settings.title),
+        (_ASSETS / "search.html").read_text(encoding="utf-8"),
         headers={"Content-Security-Policy": _PAGE_POLICY, "Cache-Control": "no-cache"},
     )
     made.add_api_route("/", lambda: page, methods=["GET", "HEAD"], include_in_schema=False)
@@ -328,13 +323,11 @@ def run(settings: Serving, traffic: Traffic) -> int:
     # Each shape of a query takes about a second, and there are some twenty.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     logging.basicConfig(format="serve: %(message)s")
-    # uvicorn says where it listens.
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # which says where it listens
     settings.token()  # refused before the index is loaded
-    reranker = None
+    engine = Engine(_opened(settings))
     if settings.reranker:
-        reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
-    engine = Engine(_opened(settings), reranker=reranker)
+        engine.reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
     if settings.warm:
         progress.say("serve: compiling the shapes of queries (seconds; the first time a minute)")
     engine.compile(traffic.max_batch, now=settings.warm)

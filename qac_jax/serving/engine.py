@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -81,7 +82,7 @@ class Engine:
         """The answers of a batch: searches of equal settings are one product of matrices."""
         snapshot, vectors = self.snapshot, self._vectors(batch)
         answers: list[Any] = [*vectors]
-        groups: dict[str, list[tuple[int, SearchRequest]]] = collections.defaultdict(list)
+        groups = collections.defaultdict[str, list[tuple[int, SearchRequest]]](list)
         for number, request in enumerate(batch):
             if isinstance(request, SearchRequest):
                 key = repr((request.where, request.hybrid, _depth(request)))
@@ -121,11 +122,9 @@ class Engine:
             if hit.scores:
                 fields["scores"] = dict(hit.scores)
             if request.highlight:
-                best = search.snippet(hit.text, query, _SNIPPET)
-                fields["highlights"] = {
-                    "title": marked(snapshot.analyzer, query, hit.title),
-                    "snippet": marked(snapshot.analyzer, query, best),
-                }
+                read = {"title": hit.title, "snippet": search.snippet(hit.text, query, _SNIPPET)}
+                mark = functools.partial(marked, snapshot.analyzer, query)
+                fields["highlights"] = {name: mark(text) for name, text in read.items()}
             shown.append(fields)
         about = {"version": snapshot.version, "passages": len(snapshot)}
         return {"query": query, "hits": shown, **about}

@@ -46,7 +46,6 @@ class Serving(Checked):
         (), "names by which the server is called (default: this machine's own, or any with --host)"
     )
     warm: bool = option(True, "compile the usual shapes before the first request")
-    title: str = option("Search", "title of the page")
 
     def token(self) -> str:
         """That of writers; "" where nobody may write."""

@@ -196,7 +196,7 @@ def test_queries_take_the_other_prompt(folder, encoder, tmp_path):
     expected = encoder.encode([record["text"] for record in records], "query")
     np.testing.assert_allclose(all_of(found), expected, rtol=0, atol=2e-6)
     assert found.info["side"] == "query"
-    with pytest.raises(UserError, match="--passages and --queries is given"):
+    with pytest.raises(UserError, match="takes one of --passages, --queries"):
         stage.execute(embed.Embed(encoder="m", passages="i", queries="x"), tmp_path / "refused")
 
 
