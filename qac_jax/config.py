@@ -16,7 +16,6 @@ import importlib.util
 import inspect
 import itertools
 import os
-import re
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,8 +35,6 @@ _ROOMS = (
     *("evaluation", "pipeline", "data", "text", "models.decoding", "bench"),
 )
 _FLAG = "--gin."
-# A class that is named, and not made: the brackets are missing.
-_UNMADE = re.compile(r"@[\w./]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -410,10 +407,6 @@ def quoted(binding: str) -> str:
     name, equals, value = (part.strip() for part in binding.partition("="))
     if not equals:
         raise UserError(f"--gin.{binding} has no value; write --gin.NAME=VALUE")
-    if _UNMADE.fullmatch(value):
-        raise UserError(
-            f"--gin.{name}={value} names it without making one; write --gin.{name}='{value}()'"
-        )
     if not value or value.startswith(("@", "%", "[", "{", "(", "'", '"')):  # gin's own forms
         return binding
     try:

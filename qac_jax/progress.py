@@ -118,10 +118,7 @@ class Bar:
 
 def _meter(bar: Bar, stream: IO[str]) -> Any:
     """tqdm draws the bar, fits it to the terminal's width and limits how often it is drawn."""
-    try:
-        from tqdm import tqdm
-    except ImportError:  # a machine with JAX and little else: lines as in a log
-        return None
+    from tqdm import tqdm
 
     class Meter(tqdm):
         monitor_interval = 0  # no thread beside ours: worker processes are forked

@@ -106,7 +106,7 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
     commit = path / COMMIT
     if not commit.exists():
         meant = f"an artefact of kind {wanted}" if kinds else "an artefact"
-        raise UserError(_why_not_whole(path, meant, kinds))
+        raise UserError(_why_not_whole(path, meant))
     try:
         record = json.loads(commit.read_text())
         _check_record(record)
@@ -161,7 +161,7 @@ def identity_of(
     return digest.hexdigest()
 
 
-def _why_not_whole(path: epath.Path, wanted: str, kinds: Sequence[str]) -> str:
+def _why_not_whole(path: epath.Path, wanted: str) -> str:
     if not path.exists():
         return f"{path} does not exist; expected {wanted}"
     if (record := peek(path)) is not None:
@@ -169,13 +169,6 @@ def _why_not_whole(path: epath.Path, wanted: str, kinds: Sequence[str]) -> str:
             f"{path} is unfinished ({record['kind']}, begun by `{record.get('command', '?')}`); "
             f"re-run that command to complete it"
         )
-    inside = [child for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
-    # The folder of a recipe, whose stages are artefacts; what is called as its kind comes first.
-    for child in sorted(inside, key=lambda child: (child.name not in kinds, child)):
-        record = peek(child)
-        if record is not None and (not kinds or record["kind"] in kinds):
-            wanted += f", such as {child}"
-            break
     return f"{path} is not a folder of ours (no {COMMIT} in it); expected {wanted}"
 
 

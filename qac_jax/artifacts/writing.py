@@ -18,7 +18,6 @@ logs (`volatile` files) are recorded but do not enter it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -56,8 +55,6 @@ _TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMM
 _BLOCK = 1 << 20
 # Where Orbax writes before it renames.
 _ORBAX = ".orbax-checkpoint-tmp"
-# Of these the end of the command speaks.
-_SAID_ELSEWHERE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
@@ -86,8 +83,6 @@ def create(
     try:
         disk.make_folder(path)
     except OSError as error:
-        if error.errno in _SAID_ELSEWHERE:
-            raise
         raise UserError(f"{path} cannot be made ({error}); choose another --out") from error
     with disk.locked(path):
         run = time.time_ns()

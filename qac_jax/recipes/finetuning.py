@@ -181,31 +181,14 @@ def _tokenized(run: Run, name: str, task: Task, negatives: Ref) -> Ref:
 MEASURES = ("mrr@10", "hit@50", "hit@1000", "ndcg@10")
 MARCO_TRAIN = {"queries": "data:marco/train.query.txt", "qrels": "data:marco/qrels.train.tsv"}
 MARCO_TEST = {"queries": "data:marco/dev.query.txt", "qrels": "data:marco/qrels.dev.tsv"}
-# Anserini's values for these passages, tuned on MS MARCO's judgements. The official collection,
-# which it and docT5query index, has no titles.
+# Anserini's values for these passages, tuned on MS MARCO's judgements. The official collection has
+# no titles.
 MARCO_BM25: Mapping[str, Any] = {"k1": 0.82, "b": 0.68, "titles": False}
 
 
 def msmarco_passages(run: Run) -> Ref:
     """The passages that are searched."""
     return run(Prepare, "passages", format="msmarco_passages", documents="data:marco", cut="none")
-
-
-def judged_on_msmarco(run: Run, indexes: Mapping[str, Ref], *others: str) -> None:
-    """Metrics on dev of the runs with these names, and on TREC DL 2019 and 2020 of those with these
-    indexes."""
-    names = [f"stage:{name}" for name in (*others, *indexes)]
-    dev = {"qrels": MARCO_TEST["qrels"], "protocol": "msmarco"}
-    run(Evaluate, "metrics", runs=names, **dev, measures=MEASURES)
-    for year in ("2019", "2020"):
-        short = f"dl{year[2:]}"
-        queries = f"data:trec_dl/msmarco-test{year}-queries.tsv"
-        runs = [
-            run(Search, f"{name}_{short}", index=index, queries=queries, k=1000)
-            for name, index in indexes.items()
-        ]
-        qrels = f"data:trec_dl/{year}qrels-pass.txt"
-        run(Evaluate, short, runs=runs, qrels=qrels, protocol="trec_dl", measures=MEASURES)
 
 
 def finetuned_on_msmarco(run: Run, encoder: Ref, vocabulary: Ref, by: Finetuned) -> None:
@@ -224,4 +207,15 @@ def finetuned_on_msmarco(run: Run, encoder: Ref, vocabulary: Ref, by: Finetuned)
     how = Finetuning(by.n_passages, by.seed, negatives_2=by.negatives_2, index=EXACT)
     negatives = "data:marco/qidpidtriples.train.full.2.tsv.gz"
     first, second = two_rounds(run, task, encoder, how, negatives, **MARCO_BM25)
-    judged_on_msmarco(run, {"run_1": first, "run_2": second}, "run_bm25")
+    runs = [f"stage:run_{name}" for name in ("bm25", "1", "2")]
+    dev = {"qrels": MARCO_TEST["qrels"], "protocol": "msmarco"}
+    run(Evaluate, "metrics", runs=runs, **dev, measures=MEASURES)
+    for year in ("2019", "2020"):
+        short = f"dl{year[2:]}"
+        asked = {"queries": f"data:trec_dl/msmarco-test{year}-queries.tsv", "k": 1000}
+        runs = [
+            run(Search, f"run_{number}_{short}", index=index, **asked)
+            for number, index in ((1, first), (2, second))
+        ]
+        qrels = f"data:trec_dl/{year}qrels-pass.txt"
+        run(Evaluate, short, runs=runs, qrels=qrels, protocol="trec_dl", measures=MEASURES)

@@ -7,12 +7,10 @@ from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.recipes import finetuning
-from qac_jax.recipes.finetuning import MARCO_BM25, RATE, Finetuned, Paper
+from qac_jax.recipes.finetuning import RATE, Finetuned, Paper
 from qac_jax.stages.evaluate import EvaluateBeir
 from qac_jax.stages.generate import Generate
-from qac_jax.stages.index import Bm25
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 
@@ -216,46 +214,6 @@ def msmarco_retromae(run: Run, p: RetroMae) -> None:
             batch_size=batch,
         )
     finetuning.finetuned_on_msmarco(run, p.encoder, p.bert, p)
-
-
-def msmarco_doct5query(
-    run: Run,
-    generator: str = "data:doc2query-t5-base-msmarco",
-    samples: int = 40,
-    skip_bad: int = 1000,
-) -> None:
-    """docT5query (Nogueira and Lin, 2019): BM25 over passages with 40 generated queries each.
-
-    Queries are sampled from the top 10 tokens; BM25 alone is beside it; dev queries, TREC DL 2019
-    and 2020.
-
-    Set: --data_dir, with what recipes/finetuning.py lists for MS MARCO, and castorini's generator
-    in doc2query-t5-base-msmarco.
-    Commonly overridden: published queries (--gin.generate.Generate.imported=FILE --generator "").
-    """
-    run.title = "docT5query on MS MARCO's passages"
-    run.usual(skip_bad=skip_bad)
-    passages = finetuning.msmarco_passages(run)
-    queries = run(
-        Generate,
-        "queries",
-        passages=passages,
-        generator=generator,
-        prefix="",
-        origin="doct5query",
-        drop_repeats=False,  # a repeated term weighs more
-        samples=samples,
-        top_k=10,
-        top_p=1.0,
-    )
-    words = {"passages": passages, **MARCO_BM25}
-    indexes = {
-        "run_bm25": run(Bm25, "bm25", **words),
-        "run_expanded": run(Bm25, "bm25_expanded", expand=queries, **words),
-    }
-    for name, index in indexes.items():
-        run(Search, name, index=index, queries=finetuning.MARCO_TEST["queries"])
-    finetuning.judged_on_msmarco(run, indexes)
 
 
 @dataclasses.dataclass(frozen=True)

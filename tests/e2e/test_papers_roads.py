@@ -48,7 +48,6 @@ ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
         (*MARCO, *short("general"), "blocks/prepare.Cutting.max_tokens=62"),
         ["metrics", "dl20"],
     ),
-    "msmarco_doct5query": ([], ("SAMPLES=2",), ["metrics", "dl20"]),
     "pair_nq": ([], (*PAIR, *GROUPS), ["metrics", "figure_4"]),
     "pair_msmarco": ([], PAIR, ["metrics"]),
     "dpr_nq": ([], DPR, ["metrics"]),
