@@ -143,12 +143,10 @@ def test_what_cannot_be_loaded() -> None:
     given: Any
     for source, given, message in (
         ([Part(memory()), Part(memory(), kind="mlm")], {}, "cannot be mixed"),
-        ([Part(memory()), Part(memory(), weight=1e-6)], {}, "smallest share"),
         (memory(3), {}, "larger than the number of examples"),
         (memory(), {"host": (0, 3)}, "shared by 3 hosts"),
         (memory(4, [0, 0, 1, 1]), {"separate_documents": True}, r"number of documents \(2\)"),
         (memory(), {"kind": "two_spans"}, "hold no 'spans'"),
-        (memory(), {"kind": "two_span"}, "did you mean 'two_spans'"),
     ):
         with pytest.raises(UserError, match=message):
             Loader(source, batch_size=4, **given)

@@ -33,10 +33,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Hub:
     cache, folders = root / "cache", {}
     for name, seed in (("old", 0), ("new", 1)):
         folders[name] = toy_hub.save_bert(root / name, seed=seed)
-    folders["cross"] = toy_hub.save_bert(root / "cross", "ForSequenceClassification")
     old = toy_hub.add(cache, "tiny/encoder", folders["old"], refs=("v1.0", "pr/7"))
     new = toy_hub.add(cache, "tiny/encoder", folders["new"], refs=("main",))
-    toy_hub.add(cache, "tiny/cross", folders["cross"])
     toy_hub.add(cache, "tiny/words", folders["old"], without=("model.safetensors", "config.json"))
     return Hub(cache, old, new, folders)
 

@@ -1,26 +1,18 @@
 """The table of launch/own_documents.sh: means over seeds, tests over questions."""
 
-import importlib.util
+import importlib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import toy_retrieval as toy
 
 
-FILE = Path(__file__).parents[2] / "launch" / "own_documents.py"
+FOLDER = Path(__file__).parents[2] / "launch"
 
 
-@pytest.fixture
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("own_documents", FILE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_seeds_are_averaged_before_questions_are_compared(script, tmp_path):
+def test_seeds_are_averaged_before_questions_are_compared(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    script = importlib.import_module("own_documents")
     collection = toy.write_collection(tmp_path / "mine", 40, 12)
     script.write_questions(collection, tmp_path / "questions.jsonl")
     judged = script.judgements(collection)

@@ -115,16 +115,6 @@ def test_limit_holds_where_lengths_do_not_add_up(unigram, shipped, text, limit):
     assert all(count <= limit for count in unigram.count(found))
 
 
-def test_only_seed_and_document_decide(wordpiece):
-    text = "One two three four five. " * 40
-    cutting = Cutting(cut="sentences", max_tokens=40)
-    cutter = Cutter(cutting, wordpiece, "shipped")
-    first = cutter.cut([text], "a")
-    cutter.cut([text], "b")
-    assert cutter.cut([text], "a") == first != cutter.cut([text], "b")
-    assert first != Cutter(cutting, wordpiece, "shipped", seed=1).cut([text], "a")
-
-
 def test_records_keep_identity_titles_and_what_a_passage_contains(wordpiece, shipped):
     document = Document(
         id="mill",
