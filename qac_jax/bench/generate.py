@@ -138,9 +138,7 @@ class Generate:
         own = dataclasses.replace(generator, decoding=few).start(named, rows, batches[-1])
         same = np.mean(np.asarray(own.tokens)[: len(greedy), 0] == greedy)
         if same < 0.9:
-            raise UserError(
-                f"{same:.0%} of the first tokens agree: the two sides do not compute the same model"
-            )
+            raise UserError(f"{same:.0%} of the first tokens agree: not the same model")
 
         def run() -> int:
             tokens = 0

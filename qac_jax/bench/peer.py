@@ -34,10 +34,7 @@ def device() -> str:
         return "cpu"
     torch = package("torch")
     if not torch.cuda.is_available():
-        raise UserError(
-            f"this PyTorch ({torch.__version__}) sees no GPU and JAX does, so the sides cannot be "
-            "compared; install PyTorch for CUDA"
-        )
+        raise UserError("PyTorch sees no GPU and JAX does; install PyTorch for CUDA")
     return "cuda"
 
 

@@ -106,10 +106,7 @@ def evaluate(
     with progress.Bar("match answers", unit="questions") as bar:
         for question in questions:
             if not question.answers:
-                raise UserError(
-                    f"question {question.id!r} has no answers; give a file of questions with "
-                    f"answers, or judge by --qrels"
-                )
+                raise UserError(f"question {question.id!r} has no answers; judge by --qrels")
             holds = matcher(question.answers, form)
             ranking = run.get(question.id)
             ids = ranking.ids[:deepest] if ranking is not None else ()
@@ -120,10 +117,7 @@ def evaluate(
             bar.advance()
     retrieved = frozenset(query for query in per_query if query in run)
     if not retrieved:
-        raise UserError(
-            f"the run has none of the {len(per_query)} questions (it has {next(iter(run), '')!r}); "
-            "check that both belong together"
-        )
+        raise UserError(f"the run has none of the {len(per_query)} questions; check both")
     unasked = sum(query not in per_query for query in run)
     return QueryScores(per_query, retrieved, frozenset(per_query), unasked)
 

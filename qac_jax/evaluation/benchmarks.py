@@ -221,10 +221,7 @@ def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collect
         if found and path == folder:
             break
     if not found:
-        raise UserError(
-            f"{folder} holds no collection; expected corpus.jsonl, queries.jsonl and qrels/ in it "
-            f"or in its folders"
-        )
+        raise UserError(f"{folder} holds no collection: corpus.jsonl, queries.jsonl and qrels/")
     return found
 
 

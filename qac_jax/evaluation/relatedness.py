@@ -106,10 +106,7 @@ def measured(pairs: Sequence[ContextPair], ranks: Sequence[int | None]) -> list[
             "bm25 hit@10": float(rank is not None and rank <= 10),
         }
     if not by_sort:
-        raise UserError(
-            "no passage has a context of every sort (a query, another passage of its document); "
-            "give contexts and passages of the same documents"
-        )
+        raise UserError("no passage has a context of every sort; give both of the same documents")
     results = []
     for sort, of in by_sort.items():
         measures = next(iter(of.values()))

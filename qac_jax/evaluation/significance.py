@@ -72,10 +72,7 @@ def _paired(per_query: Mapping[str, Mapping[str, float]], first: str, second: st
     """What the second run has more than the first on each query."""
     before, after = per_query[first], per_query[second]
     if before.keys() != after.keys():
-        raise UserError(
-            f"{first} and {second} were scored on different queries; compare runs on the same "
-            "judgements"
-        )
+        raise UserError(f"{first} and {second} were scored on different queries; compare like ones")
     return np.array([after[query] - before[query] for query in before])
 
 

@@ -124,9 +124,7 @@ def source(format: str, path: str) -> tuple[str, str]:
     """The format and path of documents: a name such as hf:squad says its format itself."""
     named = DOCUMENTS.named(path)
     if named and format not in (named[0], *_DEFAULTS):
-        raise UserError(
-            f"{path} is a data set of {named[0]}, and the format is {format}; leave the format out"
-        )
+        raise UserError(f"{path} is a data set of {named[0]}, not of format {format}; leave it out")
     return named or (format, path)
 
 

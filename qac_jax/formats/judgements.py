@@ -70,10 +70,7 @@ def _parse(line: Line) -> tuple[Place, Judgement] | None:
             return line.place, Judgement(query, passage)
         case query, _, passage, given:  # TREC's
             return line.place, Judgement(query, passage, _grade(given))
-    raise BadRecord(
-        f"{len(fields)} columns; expected 2 (query, passage), 3 (query, passage, grade) or 4 "
-        "(query, 0, passage, grade)"
-    )
+    raise BadRecord(f"{len(fields)} columns; expected 2 to 4: query, (0,) passage, grade")
 
 
 def _grade(text: str) -> int:
@@ -92,10 +89,7 @@ def judgements_file(folder: str | os.PathLike[str], split: str) -> str:
     if file := find(below, f"{split}.tsv"):
         return file
     there = sorted(os.listdir(below)) if os.path.isdir(below) else []
-    raise UserError(
-        f"{folder} has no qrels/{split}.tsv; splits there: "
-        f"{', '.join(name.split('.')[0] for name in there) or 'none'}"
-    )
+    raise UserError(f"{folder} has no qrels/{split}.tsv; there are: {', '.join(there) or 'none'}")
 
 
 def by_query(judgements: Iterator[Judgement]) -> dict[str, dict[str, int]]:

@@ -43,7 +43,6 @@ class Module:
     stars: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
-    constants: set[str] = field(default_factory=set)
     exported: list[str] | None = None
     reexported: set[str] = field(default_factory=set)  # `import a as a`: meant to be seen
     # (module, name, method, docstring) of calls of add_newdoc, for what is compiled.
@@ -149,8 +148,6 @@ def _assign(module: Module, target: ast.expr, value: ast.expr) -> None:
         module.aliases.setdefault(target.id, dotted)
     elif isinstance(value, ast.Call) and (dotted := _dotted(value.func)):
         module.instances.setdefault(target.id, dotted)
-    else:
-        module.constants.add(target.id)
 
 
 def _names_in(value: ast.expr) -> Iterator[str]:
@@ -287,8 +284,6 @@ class Names:
         for star in reversed(module.stars):
             if name in self._seen_by_star(star) and (definition := self.resolve(star, name)):
                 return definition
-        if name in module.constants or name in module.aliases or name in module.instances:
-            return Definition(module_name, name)
         return self._module(f"{module_name}.{name}")
 
     def resolve_dotted(self, module: str, dotted: str) -> Definition | None:

@@ -69,10 +69,7 @@ def shares(scores: Sequence[float] | np.ndarray) -> np.ndarray:
         return np.ones(len(values))
     second, best = np.sort(values)[-2:]
     if second <= 0:
-        raise UserError(
-            f"a passage's score is given as a share of the best other one's, which is {second:g} "
-            "here; expected scores above 0, such as BM25's"
-        )
+        raise UserError(f"the best other one's score is {second:g}; expected one above 0")
     result = values / best
     result[np.argmax(values)] = best / second
     return result

@@ -110,10 +110,7 @@ class Records(Sequence[Record]):
         self._offsets = np.load(self._offsets_path, mmap_mode="r").view(np.ndarray)
         self._index: IdIndex | None = None
         if int(self._offsets[-1]) != self._starts[-1]:
-            raise UserError(
-                f"{self._offsets_path} does not fit its shards ({int(self._offsets[-1])} bytes "
-                f"against {self._starts[-1]}); make the artefact again"
-            )
+            raise UserError(f"{self._offsets_path} does not fit its shards; make both again")
 
     def __getstate__(self) -> dict[str, Any]:
         return {"name": self.name, "_paths": self._paths, "_offsets_path": self._offsets_path}

@@ -226,8 +226,5 @@ def _needs_tabs(names: Iterable[str]) -> bool:
         return False
     for name in names:
         if not name.strip() or "\t" in name or len(name.splitlines()) > 1:
-            raise UserError(
-                f"the id {name!r} is empty or holds a tab or a line's end, which no run file can "
-                f"hold; rename it"
-            )
+            raise UserError(f"the id {name!r} is empty or holds a tab or a line's end; rename it")
     return True

@@ -92,10 +92,7 @@ def _row(line: Line) -> tuple[str, Passage | None, Passage | None]:
     """A question with its positive and negative passage, where there are such."""
     query, *fields, label = line.text.split("\t")
     if len(fields) not in (2, 4):
-        raise BadRecord(
-            f"{len(fields) + 2} columns; expected 6 (question, title, positive, title, negative, "
-            "0) or 4 (question, title, passage, label)"
-        )
+        raise BadRecord(f"{len(fields) + 2} columns; expected 6 or 4, as RocketQA has")
     passages = [
         Passage("", "" if title == "-" else title.strip(), text.strip())
         for title, text in zip(fields[::2], fields[1::2], strict=True)
@@ -186,9 +183,7 @@ def read_triples(
 def _triple(line: Line) -> tuple[Place, str, str, str]:
     fields = line.text.split()
     if len(fields) != 3:
-        raise BadRecord(
-            f"{len(fields)} columns; expected 3: query, positive passage, negative passage"
-        )
+        raise BadRecord(f"{len(fields)} columns; expected 3: query, positive, negative")
     query, positive, negative = fields
     return line.place, query, positive, negative
 
@@ -216,9 +211,7 @@ def read_hard_negatives(
             positives = scored(record.get("pos"))
             systems = [scored(items) for items in (record.get("neg") or {}).values()]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadRecord(
-                f"not passages of a pid and a ce-score, which the margin needs: {error!r}"
-            ) from None
+            raise BadRecord(f"not passages of a pid and a ce-score: {error!r}") from None
         highest = min(positives.values(), default=0.0) - MARGIN
         negatives: list[str] = []
         for scores in systems:

@@ -88,9 +88,7 @@ def preset(
     if leaves is None:
         leaves = 0 if rows < HASHED else usual
     if leaves > rows:
-        raise UserError(
-            f"leaves={leaves} are more than the {rows} vectors; use about {usual}, or 0 for no tree"
-        )
+        raise UserError(f"leaves={leaves} are more than the {rows} vectors; about {usual}, or 0")
     hashed = rows >= BRUTE_FORCE or leaves > 0
     if method == SCANN:
         return Preset(leaves, hashed, soar=soar, **changes)

@@ -128,10 +128,7 @@ def detect(path: str) -> str:
         return TOKENS
     if name := DOCUMENTS.detect(start):
         return name
-    raise UserError(
-        f"{start.file} is not in a format that is recognised; name one with --format "
-        f"({', '.join((*DOCUMENTS.names(), TOKENS))}), or make passages of it with qac prepare"
-    )
+    raise UserError(f"{start.file} is in no format that is recognised; name one with --format")
 
 
 def format_of(path: str) -> str:
@@ -307,10 +304,7 @@ def by_id(passages: Sequence[Records], names: Sequence[str]) -> list[dict[str, A
         places = zip(left, records.positions(left), strict=True)
         found |= {name: records[place] for name, place in places if place is not None}
     if absent := [name for name in names if name not in found]:
-        raise UserError(
-            f"passage {absent[0]!r} is not among the passages; give those that were searched and "
-            "judged"
-        )
+        raise UserError(f"passage {absent[0]!r} is not among the passages; give those searched")
     return [found[name] for name in names]
 
 

@@ -226,7 +226,4 @@ def order_of(dense: Index, lexical: Bm25) -> np.ndarray:
         rows = [places.get(name, -1) for name in lexical.ids]
         if -1 not in rows:
             return np.array(rows, np.int64)
-    raise UserError(
-        f"{dense.artifact.path} and {lexical.artifact.path} hold different passages; make both "
-        "from the same ones"
-    )
+    raise UserError(f"{dense.artifact.path} and {lexical.artifact.path} hold different passages")

@@ -89,10 +89,7 @@ class Labelling(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.negative >= self.positive:
-            raise UserError(
-                f"negative={self.negative} is not below positive={self.positive}; move one of the "
-                "thresholds"
-            )
+            raise UserError(f"negative={self.negative} is not below positive={self.positive}")
         if self.fill and self.fill <= self.depth:
             raise UserError(f"fill={self.fill} is a rank after depth={self.depth}; raise it")
 
@@ -158,10 +155,7 @@ def _rows_of(searcher: Searchable, passages: Records) -> np.ndarray:
         return np.arange(len(passages))
     places = passages.positions(ids)
     if None in places:
-        raise UserError(
-            f"{searcher.artifact.path} holds passages that are not among the given ones, such as "
-            f"{ids[places.index(None)]!r}; give the passages that it was made of"
-        )
+        raise UserError(f"{searcher.artifact.path} holds passages that are not among those given")
     return np.array(places, np.int64)
 
 
@@ -192,10 +186,7 @@ def questions_of(texts: Mapping[str, str], judged: Judgements, passages: Records
     known = list(dict.fromkeys(passage for positives in wanted.values() for passage in positives))
     rows = dict(zip(known, passages.positions(known), strict=True))
     if absent := [passage for passage, row in rows.items() if row is None]:
-        raise UserError(
-            f"{len(absent)} judged passages are not among the passages, such as {absent[0]!r}; "
-            "give the passages that were judged"
-        )
+        raise UserError(f"judged passages are not among the passages, such as {absent[0]!r}")
     return [
         Question(name, texts[name], tuple(rows[passage] or 0 for passage in positives))
         for name, positives in wanted.items()

@@ -70,9 +70,7 @@ def texts_of(index: Artifact) -> Texts:
     found = [corpus.find(location, index.path) for location in index.info["texts"]]
     passages = [artifact for artifact in found if artifact is not None]
     if len(passages) < len(found):
-        raise UserError(
-            f"the texts of {index.path} were moved or deleted; give them with --passages DIR"
-        )
+        raise UserError(f"the texts of {index.path} are gone; give them with --passages")
     return passage_texts(passages)
 
 
@@ -87,10 +85,7 @@ def reranked_hits(question: str, candidates: Sequence[Hit], model: str | Reranke
     if not candidates:
         return []
     if not all(hit.text for hit in candidates):
-        raise UserError(
-            "the cross-encoder reads texts, and those of the index were moved or deleted; put "
-            "them back or build the index again"
-        )
+        raise UserError("the cross-encoder reads texts, and those of the index are gone")
     if isinstance(model, str):
         model = Reranker.load(model, RerankerOptions(max_length=0))
     read = [corpus.passage_text(dataclasses.asdict(hit)) for hit in candidates]

@@ -76,10 +76,7 @@ def load(choice: str = "auto") -> Splitter:
             return Splitter("NLTK's punkt_tab", PunktTokenizer("english")._params)
         except LookupError:
             if choice == "punkt_tab":
-                raise UserError(
-                    "NLTK's punkt_tab is not installed; run `python -m nltk.downloader punkt_tab` "
-                    "where there is a network, or use --splitter shipped"
-                ) from None
+                raise UserError("NLTK's punkt_tab is missing; use --splitter shipped") from None
     stored = json.loads(_SHIPPED.read_text(encoding="utf-8"))
     parameters = PunktParameters()
     parameters.abbrev_types = set(stored["abbrev_types"])

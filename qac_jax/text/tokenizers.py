@@ -64,10 +64,7 @@ class Tokenizer:
     def special(self, role: str) -> int:
         """The id of the special token of a role."""
         if not self.has(role):
-            raise UserError(
-                f"tokenizer {self.name} has no {role!r} token, which is needed here; "
-                f"use one that has it (its special tokens: {', '.join(sorted(self._specials))})"
-            )
+            raise UserError(f"tokenizer {self.name} has no {role!r} token, which is needed here")
         return self._specials[role]
 
     pad_id = property(lambda self: self.special("pad"))
@@ -99,11 +96,7 @@ class Tokenizer:
             marks = _BYTE_LEVEL_SPACES if '"ByteLevel"' in around else ("▁",)
             table[[i for piece, i in vocab.items() if not piece.startswith(marks)]] = True
             if table.all():
-                raise UserError(
-                    f"tokenizer {self.name} does not mark where words begin (no piece starts with "
-                    f"{marks[0]!r}), which whole-word masking needs; use a WordPiece, byte-level "
-                    "BPE or SentencePiece tokenizer"
-                )
+                raise UserError(f"tokenizer {self.name} does not mark where words begin")
         table[list(self.special_ids)] = False
         return table
 
@@ -173,10 +166,7 @@ def load(name: str = SHIPPED) -> Tokenizer:
     """A tokeniser by the name of one we ship, or from a folder in Hugging Face's layout."""
     folder = ASSETS / name if name in shipped() else Path(name)
     if not folder.is_dir():
-        raise UserError(
-            f"tokenizer {name!r} is neither a folder nor one that is shipped "
-            f"({', '.join(shipped())}); give a local Hugging Face tokenizer folder"
-        )
+        raise UserError(f"tokenizer {name!r} is neither a folder nor of {', '.join(shipped())}")
     backend = _backend(folder)
     return Tokenizer(backend, special_tokens(folder, backend), name)
 
@@ -270,25 +260,17 @@ def _read_backend(folder: Path) -> Any:
         try:
             return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the library raises bare Exception
-            raise UserError(
-                f"{folder / 'tokenizer.json'} cannot be read ({error}); "
-                f"copy the folder again or give another tokenizer"
-            ) from error
+            raise UserError(f"{folder}: tokenizer.json cannot be read ({error})") from error
     if (folder / "vocab.txt").exists():
         try:
             pieces = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
         except UnicodeDecodeError as error:
-            raise UserError(
-                f"{folder / 'vocab.txt'} is not UTF-8 ({error}); copy the folder again"
-            ) from error
+            raise UserError(f"{folder}: vocab.txt is not UTF-8; copy it again") from error
         vocab = {piece.rstrip("\r"): i for i, piece in enumerate(pieces) if piece}
         return wordpiece(vocab, lowercase=config(folder).get("do_lower_case", True))
     if any((folder / name).exists() for name in _OTHERS):
         return _converted(folder)
-    raise UserError(
-        f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt, vocab.json with "
-        "merges.txt, or spiece.model in it"
-    )
+    raise UserError(f"{folder} holds no tokenizer, such as tokenizer.json or vocab.txt")
 
 
 def config(folder: Path) -> dict[str, Any]:

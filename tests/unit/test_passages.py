@@ -49,7 +49,7 @@ def test_auto_takes_punkt_tab_where_it_is(monkeypatch, tmp_path):
     monkeypatch.setattr(nltk.data, "path", [])
     sentences.load.cache_clear()
     assert sentences.load("auto").name == "the shipped Punkt parameters"
-    with pytest.raises(UserError, match="punkt_tab is not installed; run"):
+    with pytest.raises(UserError, match="punkt_tab is missing"):
         sentences.load("punkt_tab")
     sentences.load.cache_clear()
 

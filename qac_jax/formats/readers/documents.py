@@ -120,10 +120,7 @@ def _share_beir(path: str, count: int | None, options: Mapping[str, str]) -> Pie
         return sharer(".jsonl")(path, count, options)
     files = [f for f in (find(path, "documents.jsonl"), find(path, "corpus.jsonl")) if f]
     if not files:
-        raise UserError(
-            f"{path} holds neither corpus.jsonl nor documents.jsonl; expected a BEIR folder with "
-            f"corpus.jsonl, queries.jsonl and qrels/"
-        )
+        raise UserError(f"{path} holds neither corpus.jsonl nor documents.jsonl, as in BEIR")
     return share_out(files, count)
 
 

@@ -25,10 +25,7 @@ def _data(name: str, split: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise UserError(
-            "reading data sets by name needs datasets, which is not installed; run `pip install "
-            "datasets`"
-        ) from error
+        raise UserError("this needs datasets; run `pip install datasets`") from error
     whole, _, revision = name.partition("@")
     path, _, config = whole.partition(":")
     more = {"revision": revision} if revision else {}

@@ -51,11 +51,8 @@ def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
                         del element.getparent()[0]
                     element.clear(keep_tail=False)
             except etree.XMLSyntaxError as error:
-                raise DataError(
-                    f"not a whole XML dump: {error.msg}; fetch the file again",
-                    file=piece.file,
-                    line=error.lineno,
-                ) from error
+                said = f"not a whole XML dump: {error.msg}; fetch the file again"
+                raise DataError(said, file=piece.file, line=error.lineno) from error
 
 
 def _document(page: Any, names: Mapping[str, str], place: Place, bad: BadLines) -> Document | None:
