@@ -12,4 +12,4 @@ if [ ! -f "$live/artifact.json" ]; then
     [ -f "$demo/artifact.json" ] || _fail "there is no $demo; run launch/demo.sh first, or name an index"
     qac index "$live" --add "$demo" --weight 0.3
 fi
-exec qac serve --index "$live" --title "Your Python libraries" "$@"
+exec qac serve --index "$live" "$@"
