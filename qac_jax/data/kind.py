@@ -36,11 +36,6 @@ Record = Mapping[str, Any]
 # How a sibling passage is drawn: within 100 passages, an adjacent one, or a text that shares
 # sentences with the passage.
 SORTS = ("random", "nearby", "overlap")
-PARTS = ("all", "train", "held_out")
-
-
-def belongs(passage: Record, part: str) -> bool:
-    return part == "all" or bool(passage.get("held_out")) == (part == "held_out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +62,7 @@ class PassageSelection:
     part: str = option(
         "all",
         "passages to use: all, those that qac prepare held out, or the others (train)",
-        choices=PARTS,
+        choices=("all", "train", "held_out"),
     )
     origins: tuple[str, ...] = option((), "use only contexts of these origins (default: all)")
     strategies: tuple[str, ...] = option(

@@ -21,7 +21,7 @@ from etils import epath
 from qac_jax.artifacts import arrays
 from qac_jax.data.examples import LENGTHS, PREFIX
 from qac_jax.data.judged import Judged
-from qac_jax.data.kind import Building, DocumentKind, JudgedKind, Record, Stored, belongs
+from qac_jax.data.kind import Building, DocumentKind, JudgedKind, Record, Stored
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.text import spans, tokenizers
@@ -348,7 +348,11 @@ def _grouped(job: Job) -> Iterator[list[DocumentContexts]]:
     assert job.passages is not None
     for first, passages in documents(job.passages, job.start, job.stop):
         both = zip(passages, contexts_of(range(first, first + len(passages))), strict=True)
-        taken = [(passage, of) for passage, of in both if belongs(passage, part)]
+        taken = [
+            (passage, of)
+            for passage, of in both
+            if part == "all" or bool(passage.get("held_out")) == (part == "held_out")
+        ]
         if taken:
             group.append(DocumentContexts(*map(list, zip(*taken, strict=True))))
         if sum(len(document.passages) for document in group) >= _TOGETHER:

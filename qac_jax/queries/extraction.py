@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qac_jax.data.kind import belongs
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
 from qac_jax.formats.records import Record, Records, write_lines
@@ -97,11 +96,8 @@ class Extraction:
     draws: int = 1  # times that spans are drawn
     title: structure.TitleRule = structure.TitleRule()
     origin: str = ""
-    part: str = "all"
     seed: int = 0
     statistics: str = ""  # the file of the corpus statistics, for BM25
-    k1: float = 1.2
-    b: float = 0.75
 
     def contexts(
         self, passages: Sequence[Record], salience: Salience | None
@@ -163,24 +159,20 @@ def write_shard(
     extraction = job.extraction
     if extraction.method == "bm25":
         statistics = Statistics.load(extraction.statistics)
-        salience = Bm25Salience(statistics, extraction.k1, extraction.b)
+        salience = Bm25Salience(statistics)
     counts = {"extracted": 0, "without": 0}
 
     def records() -> Iterator[Mapping[str, Any]]:
         for start in range(job.start, job.stop, BLOCK):
             block = list(job.passages.range(start, min(start + BLOCK, job.stop)))
-            selected = [p for p in block if belongs(p, extraction.part)]
-            made = extraction.contexts(selected, salience)
-            extracted = {p["_id"]: own for p, own in zip(selected, made, strict=True)}
-            names = [p["_id"] for p in block]
-            places = job.earlier.positions(names) if job.earlier else []
-            for name, place in itertools.zip_longest(names, places):
-                own = extracted.get(name, [])
+            names, earlier = [p["_id"] for p in block], job.earlier
+            places = earlier.positions(names) if earlier is not None else [None] * len(block)
+            made = extraction.contexts(block, salience)
+            for name, own, place in zip(names, made, places, strict=True):
                 counts["extracted"] += len(own)
-                counts["without"] += name in extracted and not own
-                known = job.earlier is not None and place is not None
-                earlier = job.earlier[place]["contexts"] if known else ()  # type: ignore[index]
-                yield {"_id": name, "contexts": [*earlier, *own]}
+                counts["without"] += not own
+                kept = [] if earlier is None or place is None else earlier[place]["contexts"]
+                yield {"_id": name, "contexts": [*kept, *own]}
             report(len(block))
 
     return {**write_lines(job.target, records()), **counts}

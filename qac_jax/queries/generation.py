@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from qac_jax import progress
-from qac_jax.data.kind import belongs
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Piece, columns, expand, json_object, string, text_lines
@@ -59,26 +58,18 @@ _AUGQ = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """The passages that get queries, and the filters of these queries."""
-
-    part: str = "all"
-    filter: Filter = Filter()
-    index: Searchable | None = None
-
-
 def shard(
     source: Generation | Import,
     passages: Records,
-    selection: Selection,
+    rules: Filter,
+    index: Searchable | None,
     start: int,
     stop: int,
     report: Report,
 ) -> tuple[list[Record], Record]:
     """The records of passages start to stop - 1, and facts about them."""
-    rules, dropped = selection.filter, Counter[str]()
-    taken = [p for p in passages.range(start, stop) if belongs(p, selection.part)]
+    dropped = Counter[str]()
+    taken = list(passages.range(start, stop))
     made, facts = source.texts(taken, start, report)
     records: list[Record] = [
         {"_id": p["_id"], "contexts": rules(contexts, dropped)}
@@ -87,8 +78,8 @@ def shard(
     if rules.specific and isinstance(source, Generation):
         values = source.specificity(taken, records)
         records = filtering.specific(records, values, rules.specific, dropped)
-    if selection.index is not None:
-        records = filtering.found_again(records, selection.index, rules.round_trip, dropped)
+    if index is not None:
+        records = filtering.found_again(records, index, rules.round_trip, dropped)
     kept = sum(len(record["contexts"]) for record in records)
     counts = {"texts": sum(map(len, made)), "kept": kept, "dropped": dict(dropped)}
     return records, {**facts, **counts}

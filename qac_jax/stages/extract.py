@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.data.kind import PARTS
 from qac_jax.errors import UserError
 from qac_jax.formats.records import write_offsets
 from qac_jax.inference.settings import Inference, LikelihoodOptions
@@ -48,15 +47,10 @@ class Extract(Stage):
         choices=("bm25", "plm", "self", "random", "title", "anchor", "keywords"),
     )
     scorer: Ref = model_input("model of plm (a T5) or self (a dual encoder)", default="")
-    part: str = option(
-        "all", "passages to use: all, held out, or the others (train)", choices=PARTS
-    )
     keep: int = option(1, "top spans kept for each passage", at_least=1)
     draws: int = option(1, "times that spans are drawn; a training epoch uses one draw", at_least=1)
     origin: str = option("", "origin recorded with the texts (default: qext_bm25 …)")
     sampling: SpanSampling = fields.part(SpanSampling)
-    k1: float = option(1.2, "BM25's k1", at_least=0)
-    b: float = option(0.75, "BM25's b", at_least=0, at_most=1)
     scoring: LikelihoodOptions = fields.part(LikelihoodOptions)
     title: TitleRule = fields.part(TitleRule)
 
@@ -89,11 +83,8 @@ class Extract(Stage):
             self.draws,
             self.title,
             self.origin,
-            self.part,
             self.seed,
             os.path.abspath(out.path / _STATISTICS),
-            self.k1,
-            self.b,
         )
 
         def jobs(base: str, into: Writer) -> list[ShardFile]:

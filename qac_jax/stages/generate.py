@@ -9,7 +9,6 @@ from typing import Any
 
 from qac_jax import fields, progress
 from qac_jax.artifacts import Artifact, Writer
-from qac_jax.data.kind import PARTS
 from qac_jax.formats.records import Records, write_lines, write_offsets
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
@@ -44,9 +43,6 @@ class Generate(Stage):
     GROUPS = (one_of("generator", "imported"), together("round_trip", "index"))
 
     passages: Ref = input("passages to generate queries for", "passages")
-    part: str = option(
-        "all", "passages to use: all, held out, or the others (train)", choices=PARTS
-    )
     generator: Ref = model_input("T5 or pointer-generator, such as shipped:qgen", default="")
     imported: Ref = input("or a file of queries generated elsewhere", FILE, default="")
     skip_bad: int = skip_bad_option("lines of --imported")
@@ -92,11 +88,8 @@ class Generate(Stage):
         size = self.shard_passages or (_FEW if len(passages) < _MILLION else _MANY)
         pieces = cut(len(passages), size)
         shards = record_files(_FILES, pieces, lambda start, stop, _: (start, stop), each=asked)
-        selection = generation.Selection(
-            self.part,
-            self.filter,
-            search.open_index(inputs.path("index"), inputs.text("encoder")) if self.index else None,
-        )
+        encoder = inputs.text("encoder")
+        index = search.open_index(inputs.path("index"), encoder) if self.index else None
         source = self._source(inputs, out, passages, size)
         began, tokens = time.monotonic(), 0
 
@@ -107,8 +100,8 @@ class Generate(Stage):
                 rate = {"tokens/s": tokens / (time.monotonic() - began)} if tokens else {}
                 bar.advance(requests, **rate)
 
-            start, stop = shard.job
-            records, facts = generation.shard(source, passages, selection, start, stop, report)
+            how = self.filter, index, *shard.job, report
+            records, facts = generation.shard(source, passages, *how)
             return {**write_lines(out.part(shard.name), records), **facts}
 
         made = sharded(out, shards, write, "generate", "texts")
@@ -116,9 +109,8 @@ class Generate(Stage):
             return
         info = generation.summed(made)
         out.info.update(info)
-        left = ", ".join(f"{count:,} {reason}" for reason, count in info["dropped"].items())
-        kept = f"generate: {info['kept']:,} of {info['texts']:,} texts kept"
-        progress.say(f"{kept} (left out: {left})" if left else kept)
+        left = "".join(f"; {count:,} {reason}" for reason, count in info["dropped"].items())
+        progress.say(f"generate: {info['kept']:,} of {info['texts']:,} texts kept{left}")
         write_offsets(out, _FILES, len(shards))
 
     def summary(self, artifact: Artifact) -> str:

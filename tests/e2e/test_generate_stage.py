@@ -36,7 +36,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for n in range(PASSAGES):
         text = f"Copper wire number {n} conducts heat. " * (1 + n % 3)
         records.append({"_id": f"p{n}", "doc": f"d{n}", "position": 0, "title": f"{n}"})
-        records[n] |= {"text": text} | ({"held_out": True} if n % 4 == 0 else {})
+        records[n] |= {"text": text}
     with artifacts.create(folder / "passages", kind="passages", key="k") as writer:
         write_records(writer, records)
     save_generator(folder / "t5")
@@ -71,10 +71,9 @@ def test_every_passage_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) 
 def test_parts_prompts_and_seeds(here: Path, tmp_path: Path) -> None:
     (tmp_path / "asks.gin").write_text(GIN)
     given = [*words(here), "--gin_file", tmp_path / "asks.gin", "--samples", 1]
-    given += ["--part", "held_out"]
     assert qac(*given, "--out", tmp_path / "one") == 0
     found = records_of(tmp_path / "one")
-    assert [record["_id"] for record in found] == [f"p{n}" for n in range(0, PASSAGES, 4)]
+    assert [record["_id"] for record in found] == [f"p{n}" for n in range(PASSAGES)]
     assert {c["origin"] for r in found for c in r["contexts"]} == {"topic", "title"}
     assert qac(*given, "--seed", 1, "--out", tmp_path / "two") == 0
     assert records_of(tmp_path / "two") != found
