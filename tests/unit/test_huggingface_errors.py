@@ -15,7 +15,6 @@ from qac_jax.hub import backbones, huggingface, weights
 from qac_jax.hub.backbones import Options
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
-from qac_jax.models.heads import BidirectionalHead
 from qac_jax.models.t5 import T5, T5Config
 
 
@@ -138,11 +137,6 @@ def test_dual_encoders_of_bare_models(tensors, tmp_path: Path) -> None:
         huggingface.load_dual_encoder(folder, other, pooling="cls")
 
 
-def edit(file: Path, change) -> None:
-    content = json.loads(file.read_text())
-    file.write_text(json.dumps(change(content)))
-
-
 def test_sentence_transformers_refusals(tmp_path: Path) -> None:
     module = DualEncoder(DualEncoderConfig(PLAIN, projection=5))
     folder = huggingface.save(tmp_path / "m", module, {"params": random_params(module)})
@@ -154,7 +148,7 @@ def test_sentence_transformers_refusals(tmp_path: Path) -> None:
         (modules, lambda c: [*c[:1], c[1] | {"path": "../x"}], r"'\.\./x', which lies outside"),
     ):
         before = file.read_text()
-        edit(file, change)
+        file.write_text(json.dumps(change(json.loads(before))))
         with pytest.raises(UserError, match=message):
             huggingface.load(folder)
         file.write_text(before)
@@ -182,9 +176,6 @@ def test_saving_is_atomic_and_careful(tensors, tmp_path: Path, monkeypatch) -> N
     huggingface.save(tmp_path / "empty", module, variables)  # an empty folder is no obstacle
     with pytest.raises(UserError, match="not one of its parameters"):
         huggingface.save(tmp_path / "new", Bert(PLAIN), variables)
-    head = BidirectionalHead(CONFIG)
-    with pytest.raises(UserError, match="BidirectionalHead has no Hugging Face form"):
-        huggingface.save(tmp_path / "new", head, {"params": random_params(head)})
 
 
 def test_t5_tied_flags_and_copies(tmp_path: Path) -> None:
@@ -199,6 +190,3 @@ def test_t5_tied_flags_and_copies(tmp_path: Path) -> None:
     assert huggingface.load(folder)[0] == module
     weights.write_file(folder / "model.safetensors", tensors | {"lm_head.weight": shared + 1})
     assert not huggingface.load(folder)[0].config.tied
-    edit(folder / "config.json", lambda c: c | {"feed_forward_proj": "gated-silu"})
-    with pytest.raises(UserError, match="gated-silu"):
-        huggingface.load(folder)

