@@ -161,6 +161,11 @@ class DocumentTexts(_Encoder):
         stream = iter(self.tokenizer.encode_batch(_flat(_flat(texts))))
         return [[[ids for ids in (next(stream) for _ in of) if ids] for of in d] for d in texts]
 
+    def sentences(self, documents: Sequence[DocumentContexts]) -> list[list[list[str]]]:
+        """The sentences of the passages of each document, for kinds of one's own too."""
+        splitter = load_splitter(self.building.siblings.splitter)
+        return [[splitter.split(p["text"]) for p in d.passages] for d in documents]
+
     def siblings(
         self, documents: Sequence[DocumentContexts], bodies: Sequence[Sequence[Ids]]
     ) -> list[list[dict[str, list[Ids]]]]:
@@ -186,8 +191,7 @@ class DocumentTexts(_Encoder):
     def _overlaps(self, documents: Sequence[DocumentContexts]) -> list[list[list[Ids]]]:
         """Texts that overlap each passage in whole sentences (CoT-MAE's `overlap`)."""
         chosen = self.building.siblings
-        splitter = load_splitter(chosen.splitter)
-        split = [[splitter.split(p["text"]) for p in d.passages] for d in documents]
+        split = self.sentences(documents)
         counts = iter(self.tokenizer.count(_flat(_flat(split))))
         texts = []
         for document, parts in zip(documents, split, strict=True):
