@@ -52,10 +52,7 @@ def halved(precision: str) -> contextlib.AbstractContextManager[Any]:
 def compared(
     sides: Mapping[str, Callable[[], Any]], count: int, unit: str, repetitions: int
 ) -> dict[str, Any]:
-    """The rate of each side, and the ratio of the first to the fastest of the others.
-
-    The sides take turns, after a first call that is not measured; figures are medians.
-    """
+    """Rates of the sides, which take turns, and the ratio of the first to the fastest peer."""
     import jax
 
     seconds: dict[str, list[float]] = {name: [] for name in sides}

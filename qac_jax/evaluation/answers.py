@@ -1,9 +1,8 @@
 """Open-domain question answering: does a passage contain an answer? (Karpukhin et al. 2020, DPR)
 
 Text and answer are normalised to NFD, tokenized and lower-cased; the answer must occur in the
-passage as a sequence of whole tokens. Only the passage's text is searched, never its title.
-CuratedTREC has regular expressions instead. hit@k is the share of all questions that have an answer
-in one of their top k passages.
+passage's text, never its title, as a sequence of whole tokens. CuratedTREC has regular expressions
+instead. hit@k is the share of all questions with an answer in one of their top k passages.
 """
 
 import functools
@@ -43,10 +42,7 @@ def tokens(text: str) -> list[str]:
 
 
 def matcher(answers: Sequence[str], form: str = "text") -> Matcher:
-    """A function that says whether a passage's text contains one of the answers.
-
-    An answer without tokens matches nothing, nor does an invalid regular expression (as in DPR).
-    """
+    """Whether a text contains an answer; an invalid expression matches nothing, as in DPR."""
     return _by_pattern(answers) if form == "regex" else _by_tokens(answers)
 
 

@@ -199,10 +199,7 @@ Searcher = Callable[[Collection], SearchFunction]
 
 
 def collections(folder: str | os.PathLike[str], split: str = "") -> list[Collection]:
-    """The folder's collection, or all collections in it (CQADupStack's one level deeper).
-
-    Without `split`, MS MARCO is evaluated on its dev set as in BEIR, all others on test.
-    """
+    """All collections of a folder; without `split` on their test set, MS MARCO on its dev set."""
     folder = os.path.abspath(os.fspath(folder))
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder; give a folder in BEIR's layout")
@@ -238,10 +235,7 @@ def evaluate_folder(
     rules: Protocol | None = None,
     depth: int = 0,
 ) -> Iterator[tuple[Result, Run]]:
-    """Searches and evaluates all collections of a folder, one after the other.
-
-    `rules` (default: the collection's own) and `depth` passages a query are of all of them.
-    """
+    """Searches and evaluates all collections of a folder by `rules` (default: the own of each)."""
     for collection in collections(folder, split):
         own = rules or collection.rules
         own = dataclasses.replace(own, depth=depth or own.depth)

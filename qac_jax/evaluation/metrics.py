@@ -1,8 +1,5 @@
 """Measures of a run: trec_eval's through pytrec_eval, and the MS MARCO script's.
 
-    scores = evaluate(run, judgements, ("ndcg@10", "mrr@10", "hit@50", "map"), level=2)
-    scores.mean("ndcg@10")
-
 `mrr@k` and `hit@k` are of the top k passages; the papers of this field print `hit@50` and
 `hit@1000` as "R@50" and "R@1k" (the MS MARCO script's recall is "any relevant one among them").
 `recall@k` is the share of all relevant passages. `ndcg` uses grades as linear gains; for all other

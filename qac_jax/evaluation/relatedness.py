@@ -78,10 +78,7 @@ def _siblings(passages: Records, position: int) -> tuple[list[int], list[int]]:
 
 
 def bm25_ranks(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int | None]:
-    """BM25's rank of each pair's passage for its context; None beyond DEPTH.
-
-    If the context is itself a passage, it is taken out of the ranking.
-    """
+    """BM25's rank of each pair's passage for its context (no candidate); None beyond DEPTH."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bm25")
         with artifacts.create(path, kind=bm25.KIND, schema=1, key="", stage="evaluate") as out:

@@ -1,11 +1,8 @@
 """PAIR's Figure 4: is a positive passage nearer to its query than to what ranks beside it?
 
-For each query the passages of its ranking that are not judged relevant, at ranks 1 to 100, are the
-negatives p⁻; p⁺ is its positive. Where there are answers instead of judgements (Natural
-Questions), passages with an answer are relevant, and p⁺ is the first of them. The passage-centric
-loss trains s(p⁺, q) to be above s(p⁺, p⁻).
-
-    similarity = compare(query_vectors, positive_vectors, negative_vectors, ranks, depth=100)
+The passages of a ranking that are not relevant are the negatives p⁻; p⁺ is its positive. Where
+there are answers instead of judgements (Natural Questions), passages with an answer are relevant,
+and p⁺ is the first of them. The passage-centric loss trains s(p⁺, q) to be above s(p⁺, p⁻).
 """
 
 from __future__ import annotations
@@ -77,10 +74,7 @@ def of_run(
     depth: int = 100,
     at_most: int = 0,
 ) -> Similarity:
-    """The same for the first `depth` passages of a run under an encoder.
-
-    Of each query that has a positive and negatives; of the first `at_most` of them (0: all).
-    """
+    """The same for the first `depth` passages of a run; of at most `at_most` queries (0: all)."""
     chosen: list[tuple[str, str, dict[str, int]]] = []
     for query, ranking in run.items():
         right = [name for name, grade in judged.get(query, {}).items() if grade > 0]
@@ -105,10 +99,7 @@ def of_run(
 def by_answers(
     run: Run, questions: Iterable[Query], passages: Records, *, depth: int, at_most: int = 0
 ) -> dict[str, dict[str, int]]:
-    """Judgements of a run where there are only answers: a passage with one of them is relevant.
-
-    Of the first `at_most` questions with both kinds of passages (0: all): reading texts is slow.
-    """
+    """Judgements of a run by answers, of at most `at_most` questions (0: all): reading is slow."""
     judged: dict[str, dict[str, int]] = {}
     for question in questions:
         if question.id not in run or not question.answers:

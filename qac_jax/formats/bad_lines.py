@@ -63,8 +63,8 @@ class Note(NamedTuple):
 class BadLines:
     """Counts and lists bad records; raises a DataError for the first one too many.
 
-    allowed: how many are skipped. None: none, and there is no flag that would allow some.
-    left_out and kept count what the rule of a format leaves out, or keeps though it looks wrong.
+    allowed: how many are skipped (None: none, and no flag allows some). left_out and kept: what the
+    rule of a format leaves out, or keeps though it looks wrong.
     """
 
     def __init__(self, allowed: int | None = None):

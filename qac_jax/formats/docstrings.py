@@ -1,7 +1,6 @@
 """Docstrings as text: numpy, Google and plain style; summary, sections and "See Also".
 
-Wrapped prose becomes one line a paragraph, reStructuredText marks are taken off; doctests and
-literal blocks keep their lines.
+Prose becomes one line a paragraph, without its marks; doctests and literal blocks keep their lines.
 """
 
 import re

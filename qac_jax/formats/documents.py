@@ -40,9 +40,8 @@ class Passage(NamedTuple):
 class Document:
     """One document: either sections that are still to be cut, or passages that are fixed.
 
-    `meta` holds what the source gives beside the text, JSON-able: "url", "summary", "aliases"
-    (other names), "anchors" [[target, label], …], "phrases" (emphasised words), or
-    keys of the source's own.
+    `meta` is JSON: "url", "summary", "aliases", "anchors" [[target, label], …], "phrases"
+    (emphasised words), or keys of the source's own.
     """
 
     id: str
@@ -99,10 +98,7 @@ def line_format(
     options: Mapping[str, str] | None = None,
     recognise: Recognise = never,
 ) -> DocumentFormat:
-    """A format of one document a line, in files with these suffixes.
-
-    `parse` takes a line and the format's options; None: the line holds no document (a header).
-    """
+    """A format of one document a line; `parse` gives None for a line without one (a header)."""
 
     def read(shard: Shard, bad: BadLines) -> Iterator[Document]:
         for piece in shard.pieces:
@@ -134,10 +130,7 @@ def shards(
     count: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[Shard]:
-    """The corpus in at most `count` parts of nearly equal size, in its own order.
-
-    Without a count: one part for every 64 MB. What the parts hold does not depend on the machine.
-    """
+    """The corpus in at most `count` nearly equal parts in its order; without a count, of 64 MB."""
     reader = DOCUMENTS.get(format)
     chosen = _checked(format, reader.options, options or {})
     path = os.fspath(path)
@@ -252,10 +245,7 @@ def id_rows(number: int, document: Document) -> Iterator[int]:
 
 def repeated_documents(parts: Iterable[np.ndarray]) -> dict[int, dict[int, bool]]:
     """A global step over all parts' `id_rows`: part -> numbers of its documents with an id that
-    was there before, and whether they are the same record as then.
-
-    Give them to `read_shard(…, drop=…)`: it counts the same ones, and names file and line of the
-    others, or skips and lists them.
+    was there before, and whether they are the same record; `read_shard(…, drop=…)` takes them.
     """
     every = list(parts)
     ids, numbers, says = np.concatenate(every).reshape(-1, 3).T

@@ -75,10 +75,7 @@ class Line(NamedTuple):
 
 
 def expand(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> list[str]:
-    """The files meant by a file, a folder, a pattern, or several of them joined by commas.
-
-    In folders only names that end in one of `suffixes` (compressed or not) are taken.
-    """
+    """The files of a file, a folder (those with a suffix), a pattern, or several by commas."""
     files: list[str] = []
     whole = os.fspath(path)
     for part in [whole] if os.path.exists(whole) else whole.split(","):

@@ -1,9 +1,5 @@
-"""Queries and questions, with answers where a file has them: lines, JSON lines, tables, DPR,
-EntityQuestions, ORCAS.
-
-    for query in read_queries("queries.jsonl"): …
-
-The format is recognised by the file's first line unless it is given.
+"""Queries and questions, with answers where a file has them. The format is recognised by the first
+line unless it is given.
 """
 
 import ast
@@ -43,11 +39,7 @@ class Query:
 
 @dataclass(frozen=True)
 class QueryFormat:
-    """A way to store queries; modules of `readers` list theirs in QUERY_FORMATS.
-
-    read: (file, bad) -> the queries of one file.
-    recognise: how sure it is that a sample of a file is its own.
-    """
+    """A way to store queries; modules of `readers` list theirs in QUERY_FORMATS."""
 
     read: Callable[[str, BadLines], Iterator[Query]]
     recognise: Recognise = never
@@ -78,10 +70,8 @@ def shares(scores: Sequence[float] | np.ndarray) -> np.ndarray:
 def read_queries(
     path: str | os.PathLike[str], format: str = "auto", *, bad: BadLines | None = None
 ) -> Iterator[Query]:
-    """All queries of a file, folder or pattern.
-
-    Queries without text and the same query again are left out and counted; another query of an id
-    that was there before is a bad record.
+    """All queries of a file, folder or pattern. Those without text and the same again are left out
+    and counted; another query of an id that was there before is a bad record.
     """
     own, bad = bad is None, BadLines() if bad is None else bad
     known, contents = IdSet(), IdSet()

@@ -42,11 +42,7 @@ def encode(record: Mapping[str, Any]) -> bytes:
 
 
 def write_lines(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]]) -> Record:
-    """Writes one file in any process (a pool's worker): {"records": count, "sha256": hash}.
-
-    The parent publishes it: `writer.keep(name, sha256=…, facts={"records": count})` for the
-    file `writer.part(name)`.
-    """
+    """Writes one file in any process: {"records": count, "sha256": hash}, for `Writer.keep`."""
     digest, count = hashlib.sha256(), 0
     with open(path, "wb", buffering=1 << 20) as file:
         for record in records:
@@ -82,10 +78,7 @@ def write_offsets(writer: Writer, name: str, shards: int) -> int:
 
 
 class Records(Sequence[Record]):
-    """The records of a finished artefact: random access by number, cheap iteration in order.
-
-    Holds no record in memory. Can be sent to other processes.
-    """
+    """The records of a finished artefact, none in memory; can be sent to other processes."""
 
     def __init__(self, artifact: Artifact, name: str | None = None):
         shards = sorted(m.groups() for m in map(_SHARD.fullmatch, artifact.files) if m)

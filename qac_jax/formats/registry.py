@@ -1,13 +1,8 @@
 """The formats of files, listed in tables by their names.
 
-    DOCUMENTS.names()              what --format may be
-    DOCUMENTS.get("beir").read     what reads it
-    QUERIES.detect(sample(file))   the format that a file looks like
-    DOCUMENTS.named("hf:squad")  the format and the name of a data set that is fetched by name
-
 A new format is one new file in `readers` with a table of it: DOCUMENT_FORMATS, QUERY_FORMATS,
-TRAINING_FORMATS, or PAGE_FORMATS for kinds of files that the format `folder`
-reads. What else a reader needs, such as a library, it imports when it reads.
+TRAINING_FORMATS, or PAGE_FORMATS for kinds of files that the format `folder` reads. What else a
+reader needs, such as a library, it imports when it reads.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """Runs: for every query its ranked passages, and TREC's files of them.
 
-    run = read_run("bm25.trec")
-    run["156493"].ids[:10], run["156493"].scores[:10]
-
 There is one order, trec_eval's: scores descending, equal scores by id descending, and scores are
 equal when they are so in single precision, which is all that trec_eval keeps. The rank column of
 a file orders nothing; it must hold numbers, so that columns in the wrong order are noticed.
-
-`read_run` holds a run, cut while it is read; `stream_run` reads one query at a time from a file
-whose lines are grouped by query, and tolerates bad lines where a stage allows them.
 """
 
 from __future__ import annotations
@@ -67,10 +61,7 @@ def ranked(ids: Sequence[str], scores: Sequence[float] | np.ndarray) -> Ranking:
 
 def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
     """A file of six columns (TREC: query, Q0, passage, rank, score, tag), four (query, passage,
-    rank, score) or three (MS MARCO: query, passage, rank); plain or compressed.
-
-    With `depth` only the first passages of a query are held, beside the lines of one query that
-    stand together.
+    rank, score) or three (MS MARCO: query, passage, rank); of each query the first `depth`.
     """
     path = os.fspath(path)
     run: Run = {}
@@ -95,10 +86,7 @@ def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
 def stream_run(
     paths: Sequence[str | os.PathLike[str]], bad: BadLines
 ) -> Iterator[tuple[str, Ranking]]:
-    """The same order, one query at a time: for runs that are larger than memory.
-
-    The lines of a query must stand together; the files follow one another as if they were one.
-    """
+    """The same, one query at a time, whose lines stand together: for runs larger than memory."""
     rows = (row for path in paths for row in _lines(os.fspath(path), bad))
     finished = IdSet()
     for query, lines in itertools.groupby(rows, key=itemgetter(1)):
@@ -127,10 +115,7 @@ def write_run(path: str | os.PathLike[str], run: Mapping[str, Ranking], tag: str
 
 
 def write_lines(file: IO[str], run: Mapping[str, Ranking], tag: str = TAG) -> None:
-    """Writes a run's lines, ranks from 1, scores so that they read back as the same number.
-
-    Columns stand apart by blanks, or by tabs where an id holds a blank.
-    """
+    """Writes lines with ranks from 1; columns stand apart by tabs where an id holds a blank."""
     blank = "\t" if any([_needs_tabs((q, *ranking.ids)) for q, ranking in run.items()]) else " "
     for query, ranking in run.items():
         before, after = f"{query}{blank}Q0{blank}", f"{blank}{tag}\n"
@@ -143,9 +128,8 @@ def write_lines(file: IO[str], run: Mapping[str, Ranking], tag: str = TAG) -> No
 
 
 def run_files(source: str | os.PathLike[str]) -> dict[str, str]:
-    """Name -> path for a run's file, a folder that holds one, or several joined by commas.
-
-    A run is called after its file, or after its folder where files are all called alike.
+    """Name -> path of runs: files, folders that hold one, several by commas. A name is the file's,
+    or the folder's where files are all called alike.
     """
     paths = [_run_file(part.strip()) for part in os.fspath(source).split(",") if part.strip()]
     for naming in (_stem, lambda path: f"{_folder(path)}/{_stem(path)}", str):

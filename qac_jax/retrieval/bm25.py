@@ -1,10 +1,5 @@
-"""BM25 by bm25s: an artefact of kind "bm25", memory-mapped and searched on all cores.
-
-    analyzer = Analyzer("english")
-    write(out, texts, analyzer, Scoring(k1=0.9, b=0.4))
-    Bm25(artifacts.load("out/bm25")).find(["a question"], k=100)
-
-bm25s computes the score of each word in each passage at indexing time; a search sums them.
+"""BM25 by bm25s: an artefact of kind "bm25", memory-mapped and searched on all cores. The score of
+each word in each passage is computed at indexing time; a search sums them.
 """
 
 import concurrent.futures

@@ -1,8 +1,4 @@
-"""The passages of an index: how a corpus is read, their ids and texts, and hits for questions.
-
-passages = read_passages("data/scifact/corpus.jsonl")
-passage_text(next(passages))           # title, blank, text
-"""
+"""The passages of an index: how a corpus is read, their ids and texts, and hits for questions."""
 
 from __future__ import annotations
 
@@ -80,9 +76,8 @@ def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> None:
 def read_passages(
     path: str, format: str = "auto", *, further: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus in any known format.
-
-    `further`: with all that is said of their documents beside it, such as a language and a year.
+    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus; `further`: with the rest
+    that is said of their documents, such as a language and a year.
     """
     format, path = documents.source(format, path)
     format = detect(path) if format == "auto" else format
@@ -104,10 +99,7 @@ def read_passages(
 
 
 def read_tokens(path: str) -> Iterator[dict[str, Any]]:
-    """JSON lines of token ids without special tokens: {"_id", "tokens": […]}.
-
-    Tevatron's {"text_id", "text": […]} is read too.
-    """
+    """JSON lines of token ids: {"_id", "tokens": […]}, or Tevatron's {"text_id", "text": […]}."""
     bad = BadLines()
 
     def parse(line: Line) -> dict[str, Any]:

@@ -53,8 +53,7 @@ class Exact:
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The top k rows for each query, best first: (scores float32, rows int64) [queries, k].
-
-        Where there are fewer rows than k, the row is -1 and the score minus infinity.
+        Where there are fewer rows, the row is -1 and the score minus infinity.
         """
         check_width(queries, self._vectors.width)
         place = NamedSharding(self._mesh, PartitionSpec())

@@ -101,10 +101,7 @@ def convex(
 
 
 def merged(runs: Runs, depth: int | None) -> Run:
-    """Runs of one encoder over different passages as the run of one index.
-
-    A passage that several runs hold has the best of its scores.
-    """
+    """Runs of one encoder over different passages as one; a passage has the best of its scores."""
     together = {}
     for query in _queries(runs):
         best: dict[str, float] = {}
@@ -136,10 +133,8 @@ def lowest_score(run: Mapping[str, Ranking]) -> float | None:
 
 
 def scale(first: np.ndarray, normalization: str, lowest: float | None) -> tuple[float, float]:
-    """(offset, unit) by which a query's scores are normalised: (score - offset) / unit.
-
-    `first`: the scores of the query's first passages. `lowest`: of `theoretical`, the lowest
-    possible score (None: the lowest of `first`).
+    """(offset, unit): a query's normalised scores are (score - offset) / unit. `first`: of its
+    first passages; `lowest`: of `theoretical`, the lowest possible one (None: of `first`).
     """
     if not len(first):
         return 0.0, 1.0

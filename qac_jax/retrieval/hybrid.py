@@ -1,8 +1,5 @@
 """A hybrid index: a dense index and a BM25 index of the same passages, fused by their scores.
 
-    hybrid = Hybrid(artifacts.load("out/hybrid"))
-    hybrid.ask(["a question"], k=10)     # hit.scores: the score by each part
-
 An artefact of kind "hybrid" contains both artefacts (`dense/`, `bm25/`, linked files), the ids in
 the dense index's order, `rows.npy` (the row of each of BM25's passages) where the orders differ,
 and `hybrid.json` with the settings of the fusion.
@@ -117,10 +114,8 @@ class Parts:
         scores: np.ndarray,
         rows: np.ndarray,
     ) -> list[np.ndarray]:
-        """The scores of the wanted rows for each query.
-
-        Those that the search has given stay as they are. The others are computed from the vectors
-        of an exact index; others give none, so they get the lowest score of the ranking.
+        """The scores of the wanted rows: as the search gave them, else from the vectors of an exact
+        index; others give none, so they get the lowest score of the ranking.
         """
         found = []
         for query, mine, gains, ranked in zip(queries, wanted, scores, rows, strict=True):

@@ -1,8 +1,5 @@
 """An index folder, exact, of ScaNN or of FAISS: vectors in, ids and texts out.
 
-    index = Index.load("out/index")
-    index.ask(["a question"], k=10)          # a list of hits for each question
-
 Artefacts of kind "index" contain the ids, `index.json` (how it was built) and parts, one for each
 artefact of vectors in it: `part-00000/` with the vectors (exact) or the library's files. Existing
 files are hard-linked where the file system allows it: no file is ever changed in place.

@@ -430,9 +430,8 @@ def groups(
     per_passage: int,
     seed: Sequence[int],
 ) -> Iterator[Record]:
-    """All passages grouped, each with some of its queries (by the passage's id), and scored.
-
-    Groups without queries are left out; `seed` ends in the number of the grouping.
+    """All passages grouped, each with some of its queries, and scored; `seed` ends in the number of
+    the grouping. Groups without queries are left out.
     """
     rng = np.random.default_rng(seed)
     dense = teacher.parts.dense
@@ -484,10 +483,8 @@ def scores_of(
 def by_passage(
     queries: Sequence[Query], judged: Judgements, teacher: Hybrid
 ) -> dict[str, list[Query]]:
-    """The queries of each passage: those that it answers.
-
-    A query without judgements, such as one of a log, goes to the passage that the teacher ranks
-    first. Queries of passages that are not in the index are left out.
+    """The queries of each passage that it answers; one without judgements, as of a log, goes to
+    the passage that the teacher ranks first.
     """
     known: dict[str, list[Query]] = {name: [] for name in teacher.parts.dense.ids}
     unjudged = []

@@ -38,10 +38,7 @@ def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
 
 
 def approximation(artifact: Artifact) -> dict[str, Any] | None:
-    """The recall of an approximate index as far as it is known: k and recall on held-out queries.
-
-    None: the index is exact. {}: its recall was not measured.
-    """
+    """The recall of an approximate index on held-out queries ({}: unknown); None: it is exact."""
     if artifact.info.get("method") not in approximate.METHODS:
         return None
     tuning = artifact.info.get("tuning")
@@ -51,9 +48,8 @@ def approximation(artifact: Artifact) -> dict[str, Any] | None:
 def reranked(
     run: Run, queries: Mapping[str, str], texts: Texts, depth: int, reranker: Reranker
 ) -> Run:
-    """A run with the first `depth` passages of each query in the cross-encoder's order.
-
-    The others follow in their old order, with scores one apart.
+    """A run with each query's first `depth` passages in the cross-encoder's order, the others after
+    them in their old order, with scores one apart.
     """
     first = {query: ranking.top(depth) for query, ranking in run.items()}
     ordered = rerank(first, queries, texts, reranker)

@@ -70,8 +70,7 @@ def tune(
 ) -> Tuned:
     """Chooses among efforts by the first half of the queries, and confirms by the second.
 
-    `truth` [queries, k]: the rows of exact search. `own`: the row of each query, where the queries
-    are vectors of the index (None: they are not).
+    `truth` [queries, k]: the rows of exact search. `own`: the row of each query that is a vector.
     """
     half, k = len(queries) // 2, truth.shape[1]
     choosing, rest = slice(0, half), slice(half, len(queries))
@@ -129,9 +128,8 @@ def tune_on_sample(
     target: float,
     seed: int,
 ) -> Tuned:
-    """`tune` with a sample of queries, or of the vectors themselves (queries: None).
-
-    The truth is that of exact search; a vector that is a query is left out of its own ranking.
+    """`tune` with a sample of queries, or (None) of the vectors themselves, which are left out of
+    their own rankings.
     """
     rng = np.random.default_rng(seed)
     own: np.ndarray | None = None
@@ -162,9 +160,8 @@ def queries_of(queries: Artifact | epath.Path, encoder: Mapping[str, Any]) -> np
 
 
 def least(measure: Callable[[int], float], target: float, low: int, most: int) -> int | None:
-    """The smallest number from `low` to `most` that reaches the target, within a sixteenth.
-
-    Doubles from below, since large numbers are slow, and gives up where doubling has no effect.
+    """The smallest number that reaches the target, within a sixteenth: doubles from `low`, since
+    large numbers are slow, and gives up where doubling has no effect.
     """
     high, before = low, -1.0
     while (figure := measure(high)) < target:

@@ -1,7 +1,4 @@
-"""Random pieces of a text, counted in words: AugTriever's crops (Meng et al., 2022).
-
-Everything works on word numbers, so the same functions serve texts and token ids.
-"""
+"""Random pieces of a text, counted in words or tokens: AugTriever's crops (Meng et al., 2022)."""
 
 import numpy as np
 

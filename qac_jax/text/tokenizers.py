@@ -352,10 +352,7 @@ MARKED = "marked"
 
 
 def text_of(tokenizer: Tokenizer, passage: Mapping[str, Any], title: str) -> str:
-    """A passage with its title: left out, before a separator token, a space, or a mark in words.
-
-    The separator is written as text: tokenisers know their own special tokens.
-    """
+    """A passage with its title: none, before a separator (as text), a space, or a mark."""
     name = (passage.get("title") or "").strip()
     if title == "none" or not name:
         return passage["text"]

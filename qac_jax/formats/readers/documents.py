@@ -51,10 +51,8 @@ TEXTS = ("text", "contents", "content", "body", "passage", "article")
 
 
 def document_of(record: Mapping[str, Any], keys: Mapping[str, str], line: Line) -> Document:
-    """`keys` names the keys of id, title and text; empty: whichever usual one there is.
-
-    What is left goes to the document's meta, but for AugQ's outputs, which `qac generate
-    --imported` reads.
+    """`keys` names the keys of id, title and text; empty: whichever usual one there is. The rest
+    goes to the meta, but for AugQ's outputs, which `qac generate --imported` reads.
     """
 
     def key(role: str, usual: Sequence[str]) -> str:
@@ -182,10 +180,8 @@ def _is_beir(sample: Sample) -> int:
 
 
 def _msmarco_document(line: Line, options: Mapping[str, str]) -> Document:
-    """`released`: as the released code reads them, title and body merged into one line.
-
-    Its awk keeps the blank-separated fields from the third to the last, so the title is part
-    of the text and runs of blanks are one.
+    """`released`: as the released code's awk, which keeps the blank-separated fields from the third
+    to the last: the title is part of the text and runs of blanks are one.
     """
     docid, url, title, body = columns(line.text, ("docid", "url", "title", "body"))
     if options["released"] == "true":

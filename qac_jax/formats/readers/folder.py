@@ -1,10 +1,8 @@
 """Any folder: Markdown, HTML, text, tables, JSON lines and PDF, mixed.
 
 A page is a document of sections, a row of a table a document; ids begin with the path below the
-folder. What is not read is listed with the reason, and stops nothing. Each kind of file is a
-`PageFormat`, whose reader takes a `Source` and gives documents; a file that cannot be read raises
-`NotRead`, a row is `source.skip`. Links are never followed: what they lead to is either read under
-its own name or not in the folder.
+folder. What is not read is listed with the reason, and stops nothing: a `PageFormat` raises
+`NotRead` for a file and calls `source.skip` for a row. Links are never followed.
 """
 
 import codecs
@@ -128,10 +126,7 @@ def page(
     meta: Mapping[str, Any] | None = None,
     further: Sequence[Mapping[str, Any]] = (),
 ) -> Document:
-    """A document of sections. The title of each is the way to it: Manual > Setup > Linux.
-
-    `further`: what else is known of each section, such as its page.
-    """
+    """A document of sections, each with the way to it as its title: Manual > Setup > Linux."""
     # A heading that goes on and on is text.
     headed = [
         part

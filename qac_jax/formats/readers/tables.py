@@ -1,8 +1,4 @@
-"""Tables in a folder: CSV and JSON lines.
-
-A row is a document; which columns are its id, title, text and address is said by --columns or
-guessed.
-"""
+"""Tables in a folder, CSV and JSON lines: a row is a document; columns are named or guessed."""
 
 import csv
 import itertools

@@ -1,7 +1,5 @@
-"""HTML in a folder of pages.
-
-A page gives its title, the sections of h1 to h6, and links with their labels; scripts, styles and
-navigation go. lxml tells where elements begin and end, in a time linear in the page's length.
+"""HTML in a folder of pages: title, sections of h1 to h6, links with their labels. lxml tells where
+elements begin and end, in a time linear in the page's length.
 """
 
 from __future__ import annotations

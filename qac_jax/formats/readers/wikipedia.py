@@ -206,10 +206,7 @@ def _literal(inner: str) -> str:
 
 
 def _nested(marks: re.Pattern[str], text: str, replace: Callable[[str], str]) -> str:
-    """Replaces what stands between opening and closing marks, innermost first.
-
-    A mark without its partner is dropped and the text around it stays.
-    """
+    """Replaces what stands between marks, innermost first; a mark without a partner goes."""
     stack: list[list[str]] = [[]]
     for number, part in enumerate(marks.split(text)):
         if number % 2 == 0:
