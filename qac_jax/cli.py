@@ -419,7 +419,7 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     add("--sizes", metavar="NAME=N,…", default="", help=sizes)
     parser.set_defaults(start="", share="", here=False)
     if verb == "run":
-        again = "run this stage and all that depend on it again"
+        again = "run this stage again, and those that depend on it where its result changes"
         add("--from", dest="start", metavar="STAGE", default="", help=again)
         share = "grids: only cells I, I + N, … (from 0); the same without it writes the table"
         add("--share", metavar="I/N", default="", help=share)

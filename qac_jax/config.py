@@ -286,11 +286,16 @@ class Config:
 
         def make(cls: type, name: str, files: Sequence[str], given: Mapping[str, Any]) -> Any:
             scopes = ["", function.__name__, name, f"{function.__name__}/{name}"]
+            for file in files:
+                if file not in self._files:
+                    self._read(file, self._files.setdefault(file, _Layer()))
             of_recipe, leaves = _Layer(), fields.flat(cls)
             for key, value in given.items():
                 own = _Binding("", leaves[key].owner, key, value) if key in leaves else None
                 of_recipe.add(own or self._key(key, value))
-            return self._make(cls, scopes, [macros, *map(self._layer, files), of_recipe, rest])
+            return self._make(
+                cls, scopes, [macros, *(self._files[file] for file in files), of_recipe, rest]
+            )
 
         run = Run(make)
         recipes.call(function, run, values)
@@ -308,11 +313,6 @@ class Config:
         if named is None or not isinstance(named.value, _Reference):
             raise UserError("the gin files name no recipe; write recipe = @qac.NAME()")
         return named.value.target
-
-    def _layer(self, file: str) -> _Layer:
-        if file not in self._files:
-            self._read(file, self._files.setdefault(file, _Layer()))
-        return self._files[file]
 
     def _make(self, target: Any, scopes: list[str], layers: list[_Layer]) -> Any:
         """Calls a class or function with what is bound for it; its parts are made likewise."""

@@ -69,14 +69,11 @@ class Interrupted(BaseException):
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The end of a sentence: the closest valid name, or the list of them."""
-    name = str(name)[:200]  # gin checks no types
-    names = sorted(set(valid))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
+    name, names = str(name)[:200], sorted(set(valid))  # gin checks no types
+    if close := difflib.get_close_matches(name, names, n=1, cutoff=0.5):
         return f"did you mean {close[0]!r}?"
-    shown = difflib.get_close_matches(name, names, n=_MOST, cutoff=0.0)
-    more = f" and {len(names) - len(shown)} others" if len(names) > len(shown) else ""
-    return f"valid names: {', '.join(sorted(shown))}{more}" if names else "there are no valid names"
+    more = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
+    return f"valid names: {', '.join(names[:_MOST])}{more}" if names else "there are no valid names"
 
 
 def shown(value: object) -> str:

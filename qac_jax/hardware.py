@@ -3,15 +3,13 @@
 Dense peaks from the vendors' data sheets. For an unknown device no MFU is printed.
 
 On CPUs, XLA's fusions of reductions through YNNPACK give wrong results where an array of [L, D] is
-broadcast to [N, L, D] and summed over D beside other uses of it: what lies beyond the first 32,768
-numbers is wrong (tests/unit/test_hardware.py holds the case). So this kind of fusion is taken from
-XLA's list; those of matrix products stay, without which a training step takes a tenth longer. A
-value that the user gives to the flag stays.
+broadcast to [N, L, D] and summed over D beside other uses of it (tests/unit/test_hardware.py). So
+this kind of fusion is taken from XLA's list; those of matrix products stay, without which a
+training step takes a tenth longer. A value that the user gives to the flag stays.
 
 Several devices on a CPU share one pool of threads, and a device holds a thread while it waits for
-the others at a collective. XLA runs independent collectives of a program in any order and at the
-same time; with one thread a device, all of them may wait at collectives that the others have not
-come to, for ever (XLA ends the process after 40 s). So there are four threads a device.
+the others at a collective; with one thread a device, all may wait at different collectives for ever
+(XLA ends the process after 40 s). So there are four threads a device.
 """
 
 import contextlib

@@ -111,7 +111,11 @@ def run(
     """
     root = epath.Path(out)
     recipe.refuse_foreign(root, {STAGES, f"{SUMMARY}.json", f"{SUMMARY}.md", *grid.chosen()})
-    todo = _shared(todo, share) if share else todo
+    if share:
+        first, _, of = share.partition("/")
+        if not (first.isdecimal() and of.isdecimal() and int(first) < int(of)):
+            raise UserError(f"share={share!r} is not I/N, such as 0/4 to 3/4; change it")
+        todo = todo[int(first) :: int(of)]
     for cell in todo:
         readiness.check(cell.stages, cell.stages, cell.data_dir)
         inputs.look_up(cell.stages)
@@ -142,13 +146,6 @@ def run(
     for cell in todo:
         _link(cell, root)
     return _summarized(grid, todo, finished, root)
-
-
-def _shared(todo: Sequence[Cell], share: str) -> Sequence[Cell]:
-    number, _, count = share.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
-        raise UserError(f"share={share!r} is not I/N, such as 0/4 to 3/4 in four jobs; change it")
-    return todo[int(number) :: int(count)]
 
 
 def _executed(stage: Stage, folder: epath.Path, *, patient: bool) -> Artifact:

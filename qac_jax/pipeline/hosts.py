@@ -63,7 +63,10 @@ class Team:
     def join(self, out: Writer) -> None:
         """Notes what the other processes have completed, also in an interrupted run: where a
         journal names it, and it is there. Process 0 takes it over."""
-        for home in (*_homes(out.path), *(() if out.joins else (out.path,))):
+        homes: list[epath.Path] = []
+        with contextlib.suppress(FileNotFoundError):
+            homes = sorted((out.path / _HOMES).iterdir())
+        for home in (*homes, *(() if out.joins else (out.path,))):
             for name, entry in journal(home).items():
                 if name not in out.done and (home / name).exists():
                     out.take(home, name, entry)
@@ -198,12 +201,6 @@ def placed(place: Place) -> Place:
         for name in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
             jax.config.update(name, os.environ.get("SLURM_LOCALID", "0"))
     return place
-
-
-def _homes(out: epath.Path) -> list[epath.Path]:
-    with contextlib.suppress(FileNotFoundError):
-        return sorted((out / _HOMES).iterdir())
-    return []
 
 
 def _note(out: epath.Path, number: int) -> epath.Path:

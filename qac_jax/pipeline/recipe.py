@@ -17,7 +17,7 @@ from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
 from qac_jax.pipeline import costs, inputs, readiness
 from qac_jax.pipeline.inputs import DATA, STAGE, Plan, Plans, Ref, located, place
-from qac_jax.pipeline.stage import Stage, execute, is_done
+from qac_jax.pipeline.stage import Stage, execute
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ def run(
     documentation: str = "",
     command: str = "qac run …",
 ) -> dict[str, Artifact]:
-    """Runs the unfinished stages; those from `start` on again."""
+    """Runs the unfinished stages, and `start` again: later ones too where its result changes."""
     stages = ordered(recipe)
     root = epath.Path(out)
     if start and start not in stages:
@@ -140,8 +140,7 @@ def run(
     for place_of in (root, *(root / name for name in recipe.published)):
         artifacts.refuse_link(place_of)
     refuse_foreign(root, stages)
-    forced = _with_dependants(stages, start) if start else []
-    readiness.check(stages, forced or stages, recipe.data_dir)
+    readiness.check(stages, stages, recipe.data_dir)
     for stage in stages.values():
         stage.check()
     inputs.look_up(stages)
@@ -155,9 +154,6 @@ def run(
     for number, (name, declared) in enumerate(stages.items(), start=1):
         folders = {target: root / target for target in stages}
         stage, folder = located(declared, folders, recipe.data_dir), root / name
-        if start and name not in forced:
-            finished[name] = _expect_done(name, stage, folder, command)
-            continue
         if name == start and not here.number:
             artifacts.remove(folder)
         progress.say(f"[{number}/{len(stages)}] {name} ({stage.verb})")
@@ -190,10 +186,7 @@ def plan(
     stages, sizes, each = ordered(recipe), sizes or {}, {}
     known = {*stages, *(name for stage in stages.values() for name in inputs.set_inputs(stage))}
     for name in sizes.keys() - known:
-        raise UserError(
-            f"sizes: {name!r} is neither a stage of the recipe nor an input of one; "
-            f"{nearest(name, known)}"
-        )
+        raise UserError(f"sizes: {name!r} is neither a stage nor an input; {nearest(name, known)}")
     if here:
         found = {name: stage.survey(recipe.data_dir) for name, stage in stages.items()}
         surveyed = {name: of for name, of in found.items() if of is not None}
@@ -233,24 +226,6 @@ def plan_of(stage: Stage, plans_before: Plans) -> Plan:
         "set": [name for name in affecting if values[name] != leaves[name].field.default],
         "plan": stage.plan(plans_before),
     }
-
-
-def _with_dependants(stages: Mapping[str, Stage], first: str) -> list[str]:
-    chosen = [first]
-    for name, stage in stages.items():  # in order, so one pass is enough
-        if set(chosen) & set(inputs.references(stage).values()):
-            chosen.append(name)
-    return chosen
-
-
-def _expect_done(name: str, stage: Stage, folder: epath.Path, command: str) -> Artifact:
-    done = is_done(stage, folder)
-    if done is None:
-        raise UserError(
-            f"stage {name} is not finished with these settings, so later ones cannot start from "
-            f"it; leave --from out ({command}), or name {name} in it"
-        )
-    return done
 
 
 def refuse_foreign(root: epath.Path, names: Collection[str]) -> None:

@@ -105,19 +105,6 @@ def key_of(stage: Stage, identities: Mapping[str, str]) -> str:
     return fields.digest(decisive)
 
 
-def is_done(stage: Stage, out: epath.PathLike) -> Artifact | None:
-    """The finished artefact in `out` if it is what this stage would make, else None."""
-    record = artifacts.peek(out)
-    if record is None or not record["finished"]:
-        return None
-    try:
-        stage = inputs.resolved(stage)
-        key = key_of(stage, inputs.identities(inputs.opened(stage)))
-        return artifacts.load(out) if record["key"] == key else None
-    except UserError:
-        return None  # an input is gone, or the folder is damaged: it has to be made again
-
-
 def execute(
     stage: Stage,
     out: epath.PathLike,

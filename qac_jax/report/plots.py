@@ -97,7 +97,10 @@ def lines(
         return None
     if reference is not None:
         axes.axhline(reference, color=_SOFT, linewidth=1.2, linestyle=(0, (5, 4)))
-    _label(axes, x_label, y_label)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
     return _plot(axes, f"{y_label} by {x_label}", legend=True)
 
 
@@ -157,10 +160,3 @@ def similarity(similarities: Mapping[str, Similarity]) -> str | None:
         series.append(Series(name, ranks, values))
     across, up = "rank of the negative (dashed: the query)", "s(p⁺, p⁻) − s(p⁺, q)"
     return lines(series, across, up, reference=0.0)
-
-
-def _label(axes: Axes, x_label: str, y_label: str) -> None:
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")

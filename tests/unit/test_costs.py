@@ -94,7 +94,7 @@ def test_sizes() -> None:
     (line,) = costs.shown(planned({})[1])
     assert line.startswith("not counted, since the size is not known (--sizes NAME=N): passages,")
     assert costs.sizes_of("passages=1e6, queries=10") == {"passages": 1_000_000, "queries": 10}
-    with pytest.raises(UserError, match="'pasages' is neither a stage .* 'passages'"):
+    with pytest.raises(UserError, match="'pasages' is neither a stage.* 'passages'"):
         planned({"pasages": 10})
 
 
