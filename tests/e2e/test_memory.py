@@ -6,9 +6,6 @@ The promise at 1,000,000 x 384: exact search at most 0.5 times the vectors and 1
 what Python, the libraries and whole blocks of vectors always take does not hide what grows.
 """
 
-import functools
-import itertools
-import json
 import os
 import subprocess
 import sys
@@ -65,42 +62,36 @@ records = sum(1 for record in Records(artifacts.load(out)) if record["text"])
 """
 
 WORDS = "retrieval passages are read one by one and never held all together in memory ".split()
-
-
-@functools.lru_cache
-def _text(number: int) -> str:
-    return " ".join(WORDS[(number * 7 + i * (number % 5 + 1)) % len(WORDS)] for i in range(100))
-
-
-def _jsonl(number: int) -> str:
-    return json.dumps({"id": number, "text": f"{number} {_text(number % 60)}"}) + "\n"
-
-
-def _wikipedia(number: int) -> str:
-    article = "\n\n".join(f"'''{_text(i)}''' [[Target {i}|label]]" for i in range(12))
-    revision = f"<revision><text>{number} {article}</text></revision>"
-    return f"<page><title>T{number}</title><ns>0</ns><id>{number}</id>{revision}</page>\n"
-
-
-def _written(path: Path, format: str, size: int) -> Path:
-    with open(path, "w") as file:
-        file.write("<mediawiki>\n" if format == "wikipedia" else "")
-        for number in itertools.takewhile(lambda _: file.tell() < size, itertools.count()):
-            file.write(_wikipedia(number) if format == "wikipedia" else _jsonl(number))
-        file.write("</mediawiki>\n" if format == "wikipedia" else "")
-    return path
+TEXT = " ".join(WORDS * 7)
+ARTICLE = f"'''{TEXT}''' [[Target|label]]\n\n" * 12
+# What stands before and after the records, of which each N is the number.
+FORMATS = {
+    "jsonl": ("", f'{{"id": N, "text": "N {TEXT}"}}\n', ""),
+    "wikipedia": (
+        "<mediawiki>\n",
+        f"<page><title>N</title><ns>0</ns><id>N</id><revision><text>N {ARTICLE}</text></revision>"
+        "</page>\n",
+        "</mediawiki>\n",
+    ),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("format", ["jsonl", "wikipedia"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_five_times_the_corpus_takes_no_more_memory(tmp_path: Path, format: str) -> None:
     peaks, counts = [], []
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS))]
     (tmp_path / "vocabulary").mkdir()
     (tmp_path / "vocabulary" / "vocab.txt").write_text("\n".join(pieces))
+    before, record, after = FORMATS[format]
     for megabytes in (10, 50):
-        source = _written(tmp_path / f"corpus{megabytes}", format, megabytes * MEGABYTE)
+        source = tmp_path / f"corpus{megabytes}"
+        with source.open("w") as file:
+            file.write(before)
+            for number in range(megabytes * MEGABYTE // len(record)):
+                file.write(record.replace("N", str(number)))
+            file.write(after)
         records, peak = measured(PREPARE, format, source, tmp_path / f"out{megabytes}")
         counts.append(records)
         peaks.append(peak)

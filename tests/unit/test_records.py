@@ -44,10 +44,6 @@ def _written(path: Path, content: list[dict[str, Any]], shards: int = 1) -> Reco
     return Records(artifact)
 
 
-def _some(count: int) -> list[dict[str, Any]]:
-    return [{"_id": f'id "{i}"\\', "text": "é\u2028\n" * (i % 5)} for i in range(count)]
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.lists(RECORD, max_size=12), st.integers(1, 5), st.data())
 def test_random_access_equals_what_was_written(tmp_path_factory, content, shards, data):
