@@ -1,4 +1,4 @@
-"""Small pre-training objectives with heads, and batches for them."""
+"""Small pre-training objectives with heads."""
 
 from typing import Any
 
@@ -16,8 +16,7 @@ from qac_jax.objectives.retromae import RetroMae
 
 
 VOCABULARY = Vocabulary(np.arange(64) % 3 == 2)
-SIZE, PASSAGE, CONTEXT = 16, 12, 6
-BERT = BertConfig(64, 16, 2, 2, 32, PASSAGE)
+BERT = BertConfig(64, 16, 2, 2, 32, 12)
 
 
 def objectives(dtype: str = "float32", config: BackboneConfig = BERT) -> dict[str, Any]:
@@ -39,24 +38,3 @@ def objectives(dtype: str = "float32", config: BackboneConfig = BERT) -> dict[st
 
 
 NAMES = list(objectives())
-
-
-def make_batch(seed: int = 0, size: int = SIZE) -> dict[str, np.ndarray]:
-    """Texts of unequal lengths; among them one with nothing to mask."""
-    rng = np.random.default_rng(seed)
-    batch = {}
-    for name, length in (("tokens", PASSAGE), ("passage", PASSAGE), ("context", CONTEXT)):
-        lengths = rng.integers(4, length + 1, size).astype(np.int32)
-        ids = rng.integers(5, 60, (size, length)).astype(np.int32)
-        ids[:, 0] = VOCABULARY.cls
-        ids[3, 1:] = VOCABULARY.unk
-        batch[name] = np.where(np.arange(length) < lengths[:, None], ids, 0).astype(np.int32)
-        batch[f"{name}_length"] = lengths
-    return batch
-
-
-def batch_for(name: str) -> dict[str, np.ndarray]:
-    """What the loader would give: its features alone."""
-    single = name in ("condenser", "retromae", "retromae_basic", "dupmae")
-    mine = ("tokens",) if single else ("passage", "context")
-    return {n: x for n, x in make_batch().items() if n.removesuffix("_length") in mine}

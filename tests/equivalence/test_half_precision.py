@@ -94,7 +94,7 @@ def test_mixed_products_round_what_they_multiply() -> None:
 
 
 def test_a_mixed_model_is_nearly_the_same() -> None:
-    batch = toy.batch_for("condenser")
+    batch = batch_for("condenser")
 
     def gradient(dtype: str) -> Any:
         mlm = Mlm(BERT.build(Runtime(dtype)), Masking(0.3), toy.VOCABULARY)

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_pretraining import BERT, PASSAGE, batch_for, objectives
+from toy_objectives import batch_for
+from toy_pretraining import BERT, objectives
 
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
@@ -151,7 +152,9 @@ def test_exported_encoders_load_in_transformers(name: str, tmp_path: Path) -> No
     batch = batch_for(name)
     ours = module.apply({"params": kept}, batch["passage"], batch["passage_length"]).cls
     theirs = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
-    mask = torch.tensor(np.arange(PASSAGE) < batch["passage_length"][:, None], dtype=torch.long)
+    mask = torch.tensor(
+        np.arange(BERT.max_positions) < batch["passage_length"][:, None], dtype=torch.long
+    )
     with torch.no_grad():
         output = theirs(torch.tensor(batch["passage"], dtype=torch.long), attention_mask=mask)
     np.testing.assert_allclose(ours, output.last_hidden_state[:, 0].numpy(), atol=2e-5)
