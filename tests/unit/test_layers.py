@@ -60,33 +60,26 @@ def test_dropout_masks_are_independent() -> None:
 CONFIG = BertConfig(500, 96, 2, 4, 160, 40, pooler=True, mlm_head=True)
 
 
-def _assert_initial(params, residual: float) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(nn.meta.unbox(params)):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        value = np.asarray(leaf)
-        assert value.dtype == np.float32, name
-        if name.endswith("scale"):
-            assert (value == 1).all(), name
-        elif name.endswith("bias"):
-            assert (value == 0).all(), name
-        else:
-            deviation = residual if name.endswith(("output/kernel", "down/kernel")) else 0.02
-            assert abs(value.std() / deviation - 1) < 5 / np.sqrt(2 * value.size), name
-            assert abs(value.mean()) < 5 * deviation / np.sqrt(value.size), name
-
-
 def test_initial_values() -> None:
     """N(0, 0.02), zero biases, unit norms; the causal decoder's residual projections smaller."""
-    runtime = Runtime(scan=True)
-    ids = jnp.ones((1, 4), jnp.int32)
-    params = Bert(CONFIG, runtime).init(jax.random.key(0), ids)["params"]
-    _assert_initial(params, 0.02)
-    up = nn.meta.unbox(params["layers"])["mlp"]["up"]["kernel"]
+    key, runtime = jax.random.key(0), Runtime(scan=True)
+    bert = Bert(CONFIG, runtime).init(key, jnp.ones((1, 4), jnp.int32))["params"]
+    up = nn.meta.unbox(bert["layers"])["mlp"]["up"]["kernel"]
     assert up.shape[0] == 2 and not np.allclose(up[0], up[1])
-    decoder = CausalDecoder(CONFIG, runtime, num_layers=2)
     rest = jnp.ones((1, 4, 96))
-    head = decoder.init(jax.random.key(0), rest[:, 0], rest)["params"]
-    _assert_initial(head, 0.02 / np.sqrt(2 * 2))
+    head = CausalDecoder(CONFIG, runtime, num_layers=2).init(key, rest[:, 0], rest)["params"]
+    for params, residual in ((bert, 0.02), (head, 0.02 / np.sqrt(2 * 2))):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(nn.meta.unbox(params)):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            value = np.asarray(leaf)
+            assert value.dtype == np.float32, name
+            if name.endswith(("scale", "bias")):
+                assert (value == name.endswith("scale")).all(), name
+            else:
+                small = name.endswith(("output/kernel", "down/kernel"))
+                deviation = residual if small else 0.02
+                assert abs(value.std() / deviation - 1) < 5 / np.sqrt(2 * value.size), name
+                assert abs(value.mean()) < 5 * deviation / np.sqrt(value.size), name
 
 
 def test_config_errors() -> None:

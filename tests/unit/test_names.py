@@ -23,8 +23,8 @@ class Hub(NamedTuple):
     new: str
     folders: dict[str, Path]
 
-    def snapshot(self, commit: str, name: str = "tiny/encoder") -> Path:
-        return self.cache / f"models--{name.replace('/', '--')}" / "snapshots" / commit
+    def snapshot(self, commit: str) -> Path:
+        return self.cache / "models--tiny--encoder" / "snapshots" / commit
 
 
 @pytest.fixture(scope="module")

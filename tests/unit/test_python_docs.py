@@ -1,6 +1,5 @@
 """Docstrings of packages as documents: their text, public names, a made-up package, real ones."""
 
-import dataclasses
 import sys
 
 import pytest
@@ -197,14 +196,5 @@ def test_the_held_out_fifth_can_be_left_out():
     assert every == {**kept, **tests} and not set(kept) & set(tests)
     assert kept and tests and all(d.meta["held_out"] for d in tests.values())
     assert not any(d.meta["held_out"] for d in kept.values())
-
-
-def test_shards_are_packages_and_their_union_is_the_whole(toymill):
-    everything = list(documents.read("python_docs", "toymill,json"))
-    assert any(part["title"] == "json.loads" for d in everything for part in d.meta["parts"])
-    shards = documents.shards("python_docs", "toymill,json", 9)
-    assert len(shards) == 2
-    found = [d for shard in shards for d in documents.read_shard(shard)]
-    assert list(map(dataclasses.asdict, found)) == list(map(dataclasses.asdict, everything))
     with pytest.raises(UserError, match="'scipi' is not installed.*did you mean 'scipy'"):
         documents.shards("python_docs", "scipi")

@@ -131,9 +131,6 @@ def test_bad_judgements_name_file_and_line(tmp_path):
         with pytest.raises(DataError, match=said) as error:
             list(read_judgements(path, **known))
         assert (error.value.file, error.value.line) == (str(path), 2)
-        bad = BadLines(1)
-        assert len(list(read_judgements(path, bad=bad, **known))) == 1
-        assert [(item.line, said in item.message) for item in bad.items] == [(2, True)]
 
 
 def test_triples_are_grouped_shuffled_and_cut(tmp_path):
