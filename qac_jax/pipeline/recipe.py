@@ -29,7 +29,6 @@ class Recipe:
     """
 
     stages: Mapping[str, Stage] = dataclasses.field(default_factory=dict)
-    title: str = ""
     data_dir: str = ""
     published: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -51,7 +50,6 @@ class Run:
 
     def __init__(self, make: Make):
         self._make = make
-        self.title = ""
         self._usual: list[tuple[tuple[type[Stage], ...], dict[str, Any]]] = []
         self.stages: dict[str, Stage] = {}
         self.published: dict[str, str] = {}
@@ -87,7 +85,7 @@ class Run:
 
     def recipe(self) -> Recipe:
         """The graph of what was added."""
-        return Recipe(stages=self.stages, title=self.title, published=self.published)
+        return Recipe(stages=self.stages, published=self.published)
 
 
 def ordered(recipe: Recipe) -> dict[str, Stage]:

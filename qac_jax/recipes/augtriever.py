@@ -251,7 +251,6 @@ def augtriever_wiki(run: Run, p: AugTriever) -> None:
     one released script), --published data:augq.jsonl (the documents that AugTriever published, with
     their outputs of T0-3B and doc2query), --beir False, --questions False, overlays/released.gin.
     """
-    run.title = "AugTriever: Wikipedia"
     lines = {"cut": "lines", "overshoot": True, "max_tokens": 8, "short_span_probability": 0.0}
     _augtriever(run, p, format="wikipedia", **lines)
 
@@ -271,7 +270,6 @@ def augtriever_cc(run: Run, p: CommonCrawl) -> None:
 
     Set: --data_dir, see augtriever_wiki; the corpus is pile.
     """
-    run.title = "AugTriever: Common Crawl"
     batch = p.batch_size or (2048 if p.strategy in WRITTEN else 1024)
     p = dataclasses.replace(p, batch_size=batch)
     _augtriever(run, p, format="jsonl", options="source=Pile-CC", cut="none")
@@ -299,7 +297,6 @@ def augtriever_adaptation(run: Run, p: Adaptation) -> None:
 
     Set: --encoder (a finished one), --target (a folder in BEIR's layout), --data_dir with T0_3B.
     """
-    run.title = "AugTriever: domain adaptation"
     run.usual(skip_bad=p.skip_bad)
     documents = run(Prepare, "documents", format="beir", documents=p.target, cut="none")
     contexts = pseudo_queries(run, p.strategy, documents, Writing(p.generator))
@@ -335,7 +332,6 @@ def augtriever_finetuning(run: Run, p: OnMarco) -> None:
     Set: --encoder (a finished one); --data_dir, with msmarco/ in BEIR's layout (titles in it, as
     RocketQA's corpus has them), qrels/train.tsv, and what augtriever_wiki lists for its metrics.
     """
-    run.title = "AugTriever: fine-tuning on MS MARCO"
     run.usual(skip_bad=p.skip_bad)
     passages = run(Prepare, "passages", format="beir", documents=p.corpus, cut="none")
     examples = run(
@@ -381,7 +377,6 @@ def augtriever_evaluation(
     augtriever_wiki.
     Commonly overridden: --pooling (of a folder that does not say it).
     """
-    run.title = "AugTriever's evaluation"
     run.usual(skip_bad=skip_bad)
     judged(run, encoder, title="space", pooling=pooling, questions=questions, bm25=bm25)
 
@@ -454,7 +449,6 @@ def augtriever_small(run: Run, p: Small) -> None:
     encoder), the model (--gin_file models/bert_mini.gin). What it makes is trained further by
     augtriever_adaptation.
     """
-    run.title = "AugTriever at small size"
     docstrings = run(Prepare, "docstrings", format="python_docs", packages=p.packages, shards=1)
     # Only the corpus of each collection is used: two collections share ids, and the questions must
     # not be seen. Passages are documents, not cut further.

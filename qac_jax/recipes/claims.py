@@ -50,7 +50,6 @@ def claim_cell(run: Run, p: Cell) -> None:
     dupmae; --contexts passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm
     (RetroMAE's and DupMAE's); --pretraining False.
     """
-    run.title = "One cell of the claim"
     passages = run(Prepare, "passages", format="beir", documents=run.data)
     questions = run(Collect, "questions", collection=run.data, passages=passages, train="judged")
     train, test = judged(questions, "train"), judged(questions, "test")

@@ -80,7 +80,6 @@ def demo(run: Run, p: Demo) -> None:
     Commonly overridden: --packages, --passages_of (which docstrings), --generator (another T5),
     --qac_steps, --fine_steps. demo_full takes all docstrings and more steps.
     """
-    run.title = TITLE
     prepared = {
         "format": "python_docs",
         "packages": p.packages,

@@ -25,7 +25,6 @@ def generators(run: Run, collections: str = COLLECTIONS, questions: str = QUESTI
     are judged in their dev or test split are held out; and those of --questions, which only train.
     Training takes 35 minutes on two cores.
     """
-    run.title = "A query generator of our own"
     run.usual(Train, log_every=100, validation_batches=60)
     # Balanced: one set is filled in by templates.
     training = {"collections": questions, "title": "space", "at_most": 2500}

@@ -70,10 +70,6 @@ def msmarco_qac(run: Run, p: Qac) -> None:
     overlays/released.gin, and the baselines overlays/passage_pairs.gin (CoT-MAE) and
     overlays/two_spans.gin (coCondenser).
     """
-    run.title = {
-        "cotmae": "Query-as-context pre-training: CoT-MAE on MS MARCO",
-        "cocondenser": "Query-as-context pre-training: coCondenser on MS MARCO",
-    }.get(p.objective, "Query-as-context pre-training on MS MARCO")
     run.usual(skip_bad=p.skip_bad)
     encoder = run(
         Train,
@@ -158,7 +154,6 @@ def msmarco_condenser(run: Run, p: Blocks) -> None:
     bert-base-uncased, and what recipes/finetuning.py lists for MS MARCO.
     Commonly overridden: what objectives/condenser.gin lists, which has the batch size.
     """
-    run.title = "Condenser on Wikipedia and BookCorpus, then MS MARCO"
     run.usual(skip_bad=p.skip_bad)
     encoder = run(
         Train,
@@ -190,7 +185,6 @@ def msmarco_retromae(run: Run, p: RetroMae) -> None:
     Commonly overridden: --encoder stage:general (fine-tunes the model of Wikipedia and BookCorpus
     alone); what objectives/retromae.gin lists, which has the optimizer.
     """
-    run.title = "RetroMAE on Wikipedia, BookCorpus and MS MARCO's passages"
     run.usual(skip_bad=p.skip_bad)
     run.usual(Train, crop="right")
     passages = finetuning.msmarco_passages(run)
@@ -233,7 +227,6 @@ def msmarco_beir(run: Run, p: Beir) -> None:
     DATA; --data_dir, with msmarco/ (BEIR's: corpus.jsonl, queries.jsonl, qrels/train.tsv),
     msmarco-hard-negatives.jsonl.gz (sentence-transformers') and beir/ (the sets to judge on).
     """
-    run.title = "Fine-tuning for BEIR"
     run.usual(skip_bad=p.skip_bad)
     passages = run(Prepare, "passages", format="beir", documents="data:msmarco", cut="none")
     triples = run(

@@ -144,7 +144,6 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     too; 0: none).
     """
     p = p.sized()
-    run.title = TITLE
     run.usual(precision=p.precision)
     run.usual(Prepare, Split, Extract, Generate, Collect, Group, Tokenize, Train, seed=p.seed)
     documents = {"format": p.format, "documents": run.data, "tokenizer": p.vocabulary}

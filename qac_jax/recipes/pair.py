@@ -81,7 +81,6 @@ def dpr_msmarco(run: Run, p: Dpr) -> None:
     dev.query.txt, qrels.train.tsv, qrels.dev.tsv), MS MARCO's qidpidtriples.train.full.2.tsv.gz and
     a BERT in ernie-2.0-base-en.
     """
-    run.title = "DPR on MS MARCO's passages"
     _dpr_msmarco(run, p)
     run(Evaluate, "metrics", runs="stage:dpr_run", **MARCO_JUDGED)
 
@@ -106,7 +105,6 @@ def dpr_nq(run: Run, p: Dpr) -> None:
     Set: --data_dir, with DPR's psgs_w100.tsv, biencoder-nq-train.json and nq-test.qa.csv, and a
     BERT in ernie-2.0-base-en.
     """
-    run.title = "DPR on Natural Questions"
     judging = _dpr_nq(run, p)
     run(Evaluate, "metrics", runs="stage:dpr_run,stage:bm25_run", **judging)
 
@@ -248,7 +246,6 @@ def pair_msmarco(run: Run, p: Pair) -> None:
     of query files), and a BERT-large in ernie-2.0-large-en.
     Commonly overridden: --alpha 0.3, --positive 0.8 --negative 0.2, overlays/released.gin.
     """
-    run.title = "PAIR on MS MARCO's passages"
     _dpr_msmarco(run, p)
     unlabelled = _unlabelled(run, p)
     asked, test = MARCO_TRAIN["queries"], MARCO_TEST["queries"]
@@ -283,7 +280,6 @@ def pair_nq(run: Run, p: PairNq) -> None:
     Set: --data_dir, with what dpr_nq lists, nq-dev.qa.csv, the unlabelled queries (see
     pair_msmarco), and a BERT-large in ernie-2.0-large-en.
     """
-    run.title = "PAIR on Natural Questions"
     judging = _dpr_nq(run, p)
     unlabelled = _unlabelled(run, p)
     queries = f"{NQ_TRAIN},{unlabelled}"
@@ -340,7 +336,6 @@ def pair_small(run: Run, p: PairSmall) -> None:
     Set: --data_dir, with the folders wikisquad, forum and tales in BEIR's layout (or --folders).
     Commonly overridden: see pair_msmarco; the student (--gin_file models/bert_mini.gin).
     """
-    run.title = "PAIR at small size"
     union = run(Unite, "union", collections=p.folders, train=p.train, test=p.test)
     documents = {"documents": f"{union}/corpus.jsonl", "format": "beir", "cut": "none"}
     passages = run(Prepare, "passages", **documents)
