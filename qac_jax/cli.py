@@ -302,7 +302,6 @@ def _inspect(arguments: list[str]) -> int:
     parser = flags.parser("inspect", VERBS["inspect"].summary, "qac inspect out/passages")
     add = parser.add_argument
     add("artifact", metavar="ARTEFACT", help="folder of an artefact")
-    add("--json", action="store_true", help="print JSON")
     add("--verify", action="store_true", help="read every byte and compare the hashes")
     task = f"show examples of this task as text [{', '.join(KINDS)}]"
     add("--task", metavar="NAME", default="", help=task)
@@ -310,7 +309,7 @@ def _inspect(arguments: list[str]) -> int:
     options = parser.parse_all(arguments)
     from qac_jax.stages import inspect
 
-    return inspect.show(options.artifact, options.items, options.json, options.verify, options.task)
+    return inspect.show(options.artifact, options.items, options.verify, options.task)
 
 
 def _doctor(arguments: list[str]) -> int:

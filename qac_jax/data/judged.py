@@ -26,7 +26,7 @@ from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.runs import stream_run
-from qac_jax.formats.training import read_hard_negatives, read_training_lines, read_triples
+from qac_jax.formats.training import read_hard_negatives, read_triples
 
 
 NEGATIVES = "negatives"  # the kind of an artefact of negatives
@@ -67,15 +67,6 @@ def generated_from(query: str) -> str:
     """The passage of a generated query's id; "" for other ids."""
     passage, _, number = query.rpartition(_GENERATED)
     return passage if number.isdigit() else ""
-
-
-def from_training_lines(path: str, format: str, bad: BadLines) -> Iterator[Judged]:
-    """From training files that contain the texts (Tevatron's, DPR's)."""
-    for line in read_training_lines(path, format, bad=bad):
-        if line.positives:
-            yield Judged(line.query, line.positives, line.negatives)
-        else:
-            bad.leave_out("questions without a positive passage")
 
 
 def from_generated(

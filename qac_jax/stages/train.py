@@ -135,6 +135,15 @@ class Train(Stage):
             validation = train.validation_loader(
                 examined, self.reading, schedule.batch_size, engine, pack
             )
+        settings = {  # in which a checkpoint must agree to be continued
+            "total_steps": total,
+            "optimizer": fields.describe(optimizer),
+            "seed": self.seed,
+            "precision": precision,
+            "start": pipeline_inputs.identities(
+                Inputs({name: inputs[name] for name in inputs if name == "init"})
+            ),
+        }
         work = out.scratch("training")  # of checkpoints and the log
         with data:
             state = train.train(
@@ -143,7 +152,11 @@ class Train(Stage):
                 total,
                 self.monitoring,
                 work,
-                identity=self._identity(inputs, data.identity, total, precision),
+                identity={
+                    "model": fields.describe(self.objective),
+                    "data": data.identity,
+                    "settings": settings,
+                },
                 params=initial,
                 schedule=optimizer.schedule(total),
                 pack=pack,
@@ -156,18 +169,6 @@ class Train(Stage):
             out.info.update(steps=total, batch_size=schedule.batch_size, precision=precision)
             out.info["device"] = mesh.devices.flat[0].device_kind
         multihost_utils.sync_global_devices("written")
-
-    def _identity(self, inputs: Inputs, data: Any, total: int, precision: str) -> dict[str, Any]:
-        """The facts in which a checkpoint must agree to be continued."""
-        starts = Inputs({name: inputs[name] for name in inputs if name == "init"})
-        settings = {
-            "total_steps": total,
-            "optimizer": fields.describe(self._optimizer()),
-            "seed": self.seed,
-            "precision": precision,
-            "start": pipeline_inputs.identities(starts),
-        }
-        return {"model": fields.describe(self.objective), "data": data, "settings": settings}
 
     def plan(self, inputs: Plans) -> Plan:
         count, schedule = inputs.get("examples", {}).get("count") or 0, self.schedule

@@ -57,16 +57,13 @@ def augtriever(
     span_words: Sequence[int] = (4, 16),
     separator: Sequence[int] = (),
 ) -> Example:
-    """AugTriever's pair: a document crop with deleted words, and a pseudo-query.
-
-    The document is always cropped (5 to 50 % of at most `context_words` words) and each word is
+    """The document is always cropped (5 to 50 % of at most `context_words` words) and each word is
     deleted with the probability `delete`; no words of the query are deleted (the released code).
-    "random_crop" is another crop of the same words; every other strategy takes one of the record's
-    texts of that name whole (of extracted spans the epoch's draw), those in `phrases` up to
-    `max_phrases` of them joined by `separator`.
-    For the share `random_crop_share` of the examples the strategy is always "random_crop".
-    Where a document lacks a text of the strategy, phrases fall back to its title, and the others
-    to a crop: the released code drops such examples, so the length of an epoch would be unknown.
+    "random_crop" (also for the share `random_crop_share`) is another crop of the same words; every
+    other strategy takes one of the record's texts of that name whole (of extracted spans the
+    epoch's draw), those in `phrases` up to `max_phrases` of them joined by `separator`. Where a
+    document lacks a text of the strategy, phrases fall back to its title, and the others to a crop:
+    the released code drops such examples, so the length of an epoch would be unknown.
 
     Where "qext_self" is among the strategies, `extract` is 1 if it was drawn, and `spans` are its
     candidates (`spans` of `span_words` words; the query is a crop until one is chosen).
@@ -137,13 +134,11 @@ def features(settings: Settings) -> dict[str, Feature]:
 def check(settings: Settings) -> None:
     names = list(settings["strategies"])
     check_weights("strategies", settings["strategies"], [RANDOM_CROP, *names])
-    share, words = settings["random_crop_share"], settings["span_words"]
-    if not 0 <= share <= 1:
-        raise UserError(f"random_crop_share={share} is not a share; expected 0 to 1")
-    if settings["spans"] < 1 or len(words) != 2 or not 1 <= words[0] <= words[1]:
+    share, count, words = (settings[n] for n in ("random_crop_share", "spans", "span_words"))
+    if not 0 <= share <= 1 or count < 1 or len(words) != 2 or not 1 <= words[0] <= words[1]:
         raise UserError(
-            f"spans={settings['spans']} of span_words={tuple(words)} cannot be drawn; expected at "
-            "least one, and the fewest and the most words in order"
+            f"random_crop_share={share}, spans={count}, span_words={tuple(words)}; expected a "
+            "share from 0 to 1, at least one span, and the fewest and the most words in order"
         )
 
 
