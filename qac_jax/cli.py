@@ -70,7 +70,7 @@ BUILD = {
 }
 MEASURE = {
     "evaluate": ("evaluate:Evaluate", "runs, judgements (or --beir folders, an encoder) → metrics"),
-    "analyse": ("analyse:Relate", "contexts → how related they are; --encoders"),
+    "analyse": ("analyse:Relate", "contexts → how related they are; --sheets, --encoders"),
     "bench": ("", "speed beside a peer library in the same run"),
 }
 LOOK = {
@@ -94,7 +94,10 @@ VARIANTS = {
     "fuse": dict.fromkeys(("--index", "--bm25"), "qac_jax.stages.index:Hybrid"),
     "export": {"--faiss": "qac_jax.stages.export:ExportFaiss"},
     "evaluate": {"--beir": "qac_jax.stages.evaluate:EvaluateBeir"},
-    "analyse": {"--encoders": "qac_jax.stages.analyse:Similarities"},
+    "analyse": {
+        "--sheets": "qac_jax.stages.analyse:Votes",
+        "--encoders": "qac_jax.stages.analyse:Similarities",
+    },
 }
 _STEPS = {
     "average": ("choose:Average", "a model and the one it started from → their weighted mean"),

@@ -1,21 +1,26 @@
-"""How related are contexts to their passages? BM25's ranks (QAC, appendix A).
+"""How related are contexts to their passages? BM25's ranks, and human judges' votes.
 
-Each passage is paired with contexts of several sorts: a generated query, another passage of its
-document. If a context is about its passage, BM25 ranks the passage high for it. All sorts are
-measured on the same passages, so that their differences can be tested pair by pair.
+QAC, appendix A. Each passage is paired with contexts of several sorts: a generated query, another
+passage of its document. If a context is about its passage, BM25 ranks the passage high for it. All
+sorts are measured on the same passages, so that their differences can be tested pair by pair.
+
+Human judges fill in a blind sheet: a CSV of two texts a line, shuffled, without their sources;
+these are in a separate key, which judges do not get. The paper calls a pair highly related if at
+least 3 of 6 judges vote so: at least half of them.
 """
 
+import csv
 import itertools
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from qac_jax import artifacts
-from qac_jax.errors import UserError
+from qac_jax.errors import DataError, UserError
 from qac_jax.evaluation.results import Result
 from qac_jax.formats.records import Records
 from qac_jax.retrieval import bm25, corpus
@@ -25,6 +30,10 @@ QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
 DEPTH = 100
 # As in the released code: a "random" passage is at most this many passages away.
 _WINDOW = 100
+SHEET = ("number", "first", "second", "vote")
+KEY = ("number", "sort", "name")
+RATE = "highly related"
+_VOTES = {"1": True, "yes": True, "0": False, "no": False}
 
 
 class ContextPair(NamedTuple):
@@ -110,3 +119,92 @@ def measured(pairs: Sequence[ContextPair], ranks: Sequence[int | None]) -> list[
         mean = {m: float(np.mean([values[m] for values in of.values()])) for m in measures}
         results.append(Result(sort, mean, of, len(of)))
     return results
+
+
+def write_sheet(
+    sheet: IO[str],
+    key: IO[str],
+    pairs: Sequence[ContextPair],
+    text: Callable[[int], str],
+    count: int,
+    seed: int = 0,
+) -> int:
+    """The blind sheet of the first `count` pairs of each sort, and its key; returns their number.
+
+    They are shuffled, and the key has the sorts, which judges do not see.
+    """
+    chosen = list(pairs[: 3 * count])  # every passage has one of each sort
+    random.Random(seed).shuffle(chosen)
+    sheet_writer, key_writer = csv.writer(sheet), csv.writer(key)
+    sheet_writer.writerow(SHEET)
+    key_writer.writerow(KEY)
+    for number, pair in enumerate(chosen, start=1):
+        first, second = (" ".join(of.split()) for of in (text(pair.passage), pair.context))
+        sheet_writer.writerow((number, first, second, ""))
+        key_writer.writerow((number, pair.sort, pair.name))
+    return len(chosen)
+
+
+def read_key(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Number -> sort."""
+    return {row["number"]: row["sort"] for row, _ in _rows(path, KEY)}
+
+
+def read_votes(path: str | os.PathLike[str], key: Mapping[str, str]) -> dict[str, bool]:
+    votes: dict[str, bool] = {}
+    for row, line in _rows(path, SHEET):
+        vote = _VOTES.get(row["vote"].strip().lower())
+        if row["number"] not in key or vote is None:
+            why = f"vote {row['vote']!r} on number {row['number']}: expected 1 (yes) or 0 (no) on "
+            raise DataError(f"{why}a number of the key", file=str(path), line=line)
+        votes[row["number"]] = vote
+    if missing := len(key.keys() - votes.keys()):
+        why = f"votes on {missing} of {len(key)} numbers are missing; fill in all"
+        raise DataError(why, file=str(path))
+    return votes
+
+
+def _rows(
+    path: str | os.PathLike[str], columns: Sequence[str]
+) -> Iterator[tuple[dict[str, str], int]]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            if any(row.get(name) is None for name in columns):
+                why = f"expected {', '.join(columns)}, as in a sheet or key of qac analyse"
+                raise DataError(why, file=str(path), line=reader.line_num)
+            yield row, reader.line_num
+
+
+def counted(key: Mapping[str, str], judges: Sequence[Mapping[str, bool]]) -> list[Result]:
+    """For each sort the share of its items for which at least half of the judges vote yes, and for
+    each item the share of judges."""
+    results = []
+    for sort in sorted(set(key.values())):
+        shares = {
+            number: sum(votes[number] for votes in judges) / len(judges)
+            for number, of in key.items()
+            if of == sort
+        }
+        rate = sum(share >= 0.5 for share in shares.values()) / len(shares)
+        per_item = {number: {RATE: share} for number, share in shares.items()}
+        results.append(Result(sort, {RATE: rate}, per_item, len(shares)))
+    return results
+
+
+def fleiss_kappa(judges: Sequence[Mapping[str, bool]]) -> float:
+    """Agreement of judges beyond chance (Fleiss, 1971): 1 if they always agree, 0 as by chance.
+
+    If all votes are equal, agreement by chance is complete too; kappa is 1 then.
+    """
+    count = len(judges)
+    if count < 2:
+        raise UserError("agreement needs at least 2 judges; give more --sheets")
+    agreement, yes_share = 0.0, 0.0
+    for number in judges[0]:
+        yes = sum(votes[number] for votes in judges)
+        agreement += (yes * (yes - 1) + (count - yes) * (count - yes - 1)) / (count * (count - 1))
+        yes_share += yes / count
+    agreement, yes_share = agreement / len(judges[0]), yes_share / len(judges[0])
+    chance = yes_share**2 + (1 - yes_share) ** 2
+    return 1.0 if chance == 1 else (agreement - chance) / (1 - chance)

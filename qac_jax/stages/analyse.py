@@ -1,6 +1,7 @@
-"""`qac analyse`: how related contexts are to passages, similarities of encoders."""
+"""`qac analyse`: how related contexts are, votes on their sheets, similarities of encoders."""
 
 import dataclasses
+import io
 import json
 import os
 
@@ -17,9 +18,13 @@ from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input,
 from qac_jax.report import tables
 
 
+SHEET, KEY = "sheet.csv", "key.csv"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Relate(Stage):
-    """Measures how related contexts are to their passages, by kind of context (QAC, appendix A)."""
+    """Measures how related contexts are to their passages, by kind of context, and writes a blind
+    sheet for human judges (QAC, appendix A); `qac analyse` evaluates their votes."""
 
     VERB = "analyse"
     KIND = "metrics"
@@ -28,15 +33,27 @@ class Relate(Stage):
     pairs: Ref = input("contexts of the passages", "contexts")
     passages: Ref = input("passages of the contexts", "passages")
     at_most: int = option(1000, "at most N passages of --pairs, drawn at random", at_least=1)
+    sheet: bool = option(False, f"also write a blind sheet for human judges, {SHEET} below --out")
+    sheet_items: int = option(200, "items per kind of context on the sheet", at_least=1)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         passages = inputs.records("passages")
         contexts = inputs.records("pairs")
         pairs = list(relatedness.drawn_pairs(passages, contexts, self.at_most, self.seed))
         ranks = relatedness.bm25_ranks((r["text"] for r in passages), pairs) if pairs else []
+
+        def text(row: int) -> str:
+            return passages[row]["text"]
+
         sorts = relatedness.measured(pairs, ranks)
         compared = significance.compared(sorts, list(sorts[0].mean), seed=self.seed)
         results.store(out, sorts, {"comparisons": [dataclasses.asdict(c) for c in compared]})
+        if self.sheet:
+            sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
+            count = relatedness.write_sheet(sheet, key, pairs, text, self.sheet_items, self.seed)
+            for name, content in ((SHEET, sheet), (KEY, key)):
+                out.write_text(name, content.getvalue())
+            progress.say(f"{count} items to judge: {out.path / SHEET}; what they are: {KEY} beside")
 
     def summary(self, artifact: Artifact) -> str:
         sorts, facts = results.read(artifact)
@@ -45,6 +62,30 @@ class Relate(Stage):
             found = tables.compared(Comparison(**c) for c in facts["comparisons"])
             parts.append(tables.markdown(tables.COMPARED, found))
         return "\n\n".join(parts)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Votes(Stage):
+    """Evaluates annotated sheets: the share of each kind of context that judges call highly
+    related, and their agreement (Fleiss' kappa)."""
+
+    VERB = "analyse"
+    KIND = "metrics"
+    EXAMPLE = "qac analyse --sheets ann.csv,bob.csv --key out/related/key.csv --out out/votes"
+
+    sheets: Ref = input("annotated sheets, one per judge", FILE, many=True)
+    key: Ref = input("key of the sheet: key.csv in the output of qac analyse", FILE)
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        key = relatedness.read_key(os.fspath(inputs.path("key")))
+        judges = [relatedness.read_votes(os.fspath(path), key) for path in inputs.paths("sheets")]
+        facts = {"judges": len(judges), "kappa": relatedness.fleiss_kappa(judges)}
+        results.store(out, relatedness.counted(key, judges), facts)
+
+    def summary(self, artifact: Artifact) -> str:
+        sorts, facts = results.read(artifact)
+        table = tables.figures(sorts, "context")
+        return f"{table}\n\njudges {facts['judges']}, Fleiss' kappa {facts['kappa']:.3f}"
 
 
 FIGURES, FIGURE_4, TABLE = "similarities.json", "similarities.svg", "similarities.md"

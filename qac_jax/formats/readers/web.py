@@ -1,5 +1,7 @@
-"""HTML in a folder of pages: title, sections of h1 to h6, links with their labels. lxml tells where
-elements begin and end, in a time linear in the page's length.
+"""HTML, as a folder of pages, and web crawls: the pages of WARC files, the texts of WET files.
+
+A page gives its title, sections of h1 to h6, and links with their labels. lxml tells where elements
+begin and end, in a time linear in the page's length.
 """
 
 from __future__ import annotations
@@ -10,8 +12,13 @@ from typing import Any
 
 from lxml import etree
 
-from qac_jax.formats.documents import Document
-from qac_jax.formats.readers.folder import Headed, PageFormat, Source, page
+from qac_jax import extras
+from qac_jax.errors import DataError
+from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
+from qac_jax.formats.documents import Document, DocumentFormat, Section, Shard, sharer
+from qac_jax.formats.files import LONGEST_LINE, open_bytes
+from qac_jax.formats.readers.folder import Headed, PageFormat, Source, decoded, is_binary, page
+from qac_jax.formats.registry import NO, SURE
 
 
 _NEVER_READ = frozenset({"script", "style", "noscript", "template", "svg"})
@@ -53,6 +60,9 @@ class HtmlPage:
             lines = filter(None, map(_joined, "".join(parts).split("\n")))
             found.append(Headed(level, heading, "\n".join(lines)))
         return found
+
+    def sections(self) -> tuple[Section, ...]:
+        return tuple(Section(part.heading, part.text) for part in self.headed() if part.text)
 
     def size(self) -> int:
         return sum(len(part.text) for part in self.headed())
@@ -150,10 +160,124 @@ def _charset(head: bytes) -> str:
     return match[1].decode("ascii", "replace") if match else ""
 
 
+def _about(found: HtmlPage) -> dict[str, Any]:
+    about = {"anchors": found.anchors, "phrases": list(found.phrases)}
+    return {key: value for key, value in about.items() if value}
+
+
 def _read_page(source: Source) -> Iterator[Document]:
     found = _main_part(source.text(_charset))
-    meta = {"url": found.url, "anchors": found.anchors, "phrases": list(found.phrases)}
-    yield page(source, found.title, found.headed(), meta)
+    yield page(source, found.title, found.headed(), {"url": found.url, **_about(found)})
 
 
+# Crawls. Answers other than 200 and contents that are not text are left out and counted. A file
+# stays whole: crawls come in thousands of them. The id is the record's, the address and, in WET
+# files, the languages that the crawl states stand in the passages as `url` and `languages`.
+
+_MARKUP, _PLAIN = ("text/html", "application/xhtml+xml"), "text/plain"
+
+
+def _read_warc(shard: Shard, bad: BadLines) -> Iterator[Document]:
+    for piece in shard.pieces:
+        for record, content in _records(piece.file, bad):
+            place = Place(piece.file)
+            try:
+                document = _crawled(record, content, place, bad)
+            except BadRecord as error:
+                bad.add(error, place)
+                continue
+            if document:
+                yield document
+
+
+def _records(path: str, bad: BadLines) -> Iterator[tuple[Any, bytes]]:
+    """Conversions, responses and resources, and what they hold."""
+    warc = extras.load("fastwarc.warc", "warc", "reading web crawls")
+    kinds = warc.WarcRecordType
+    wanted = kinds.conversion | kinds.response | kinds.resource
+    with open_bytes(path) as file:
+        if not file.peek(5).startswith(b"WARC/"):  # type: ignore[attr-defined]
+            raise DataError("it does not begin with WARC/; expected a WARC file", file=path)
+        options = {"record_types": wanted, "parse_http": False, "fsspec_args": False}
+        try:
+            for record in warc.ArchiveIterator(file, **options):
+                if record.content_length > LONGEST_LINE:
+                    bad.leave_out(f"records of more than {LONGEST_LINE:,} bytes")
+                    continue
+                content = record.reader.read()
+                if len(content) < record.content_length:
+                    raise OSError("it ends early")
+                yield record, content
+        except OSError as error:
+            raise DataError(f"damaged ({error}); fetch the file again", file=path) from error
+
+
+def _crawled(record: Any, content: bytes, place: Place, bad: BadLines) -> Document | None:
+    """The document of a record; None for what is left out."""
+    headers, kind = record.headers, record.headers.get("WARC-Type")
+    name = record.record_id.strip("<>").removeprefix("urn:uuid:")
+    title = ""
+    about: dict[str, Any] = {"url": headers.get("WARC-Target-URI", "").strip("<>")}
+    if kind == "conversion":
+        try:
+            sections: tuple[Section, ...] = (Section("", content.decode()),)
+        except UnicodeDecodeError as error:
+            raise BadRecord(f"record {name} is not UTF-8 at byte {error.start}") from None
+        stated = headers.get("WARC-Identified-Content-Language", "")
+        about["languages"] = [part for part in stated.split(",") if part]
+    else:
+        answer = 200, headers.get("Content-Type", ""), content
+        status, described, body = _http(name, content) if kind == "response" else answer
+        media, _, parameters = described.partition(";")
+        media = media.strip().lower()
+        if status != 200 or body is None:
+            packed = "pages packed in a way that is not read"
+            bad.leave_out("answers other than 200" if status != 200 else packed)
+            return None
+        if media not in (*_MARKUP, _PLAIN) or is_binary(body):
+            bad.leave_out("contents that are not text")
+            return None
+        if "WARC-Truncated" in headers:
+            bad.kept["pages that the crawl cut off"] += 1
+        _, _, stated = parameters.lower().partition("charset=")
+        declared = stated.split(";")[0].strip(" \"'") or _charset(body[:4096])
+        text = decoded(body, declared)[0].replace("\r\n", "\n").replace("\0", " ")
+        if media == _PLAIN:
+            sections = (Section("", text),)
+        else:
+            whole = _main_part(text)
+            title, sections, about = whole.title, whole.sections(), about | _about(whole)
+    meta = {key: value for key, value in about.items() if value}
+    return Document(name, title, sections, (), "crawl", meta, place)
+
+
+def _http(name: str, content: bytes) -> tuple[int, str, bytes | None]:
+    """(status, Content-Type, body) of an answer; no body where it is packed or too long."""
+    from fastwarc.warc import WarcRecord
+
+    # Whatever the record states of itself, what a response holds is HTTP.
+    head = (
+        "WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    answer = WarcRecord.from_bytes(head.encode() + content + b"\r\n\r\n")
+    try:
+        answer.parse_http(auto_decode="all")
+        status = answer.http_headers and answer.http_headers.status_code
+        if not status or not content.startswith(b"HTTP/"):
+            raise BadRecord(f"record {name} begins with {content[:20]!r}, not with HTTP/")
+        body = answer.reader.read(LONGEST_LINE + 1)
+    except OSError:
+        return 200, "", None
+    kind = answer.http_headers.get("Content-Type") or ""
+    return status, kind, body if len(body) <= LONGEST_LINE else None
+
+
+DOCUMENT_FORMATS = {
+    "warc": DocumentFormat(
+        sharer(".warc", ".wet", cut=False),
+        _read_warc,
+        recognise=lambda sample: SURE if sample.head.startswith("WARC/") else NO,
+    )
+}
 PAGE_FORMATS = {"html": PageFormat((".html", ".htm", ".xhtml"), _read_page)}
