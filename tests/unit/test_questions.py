@@ -26,9 +26,7 @@ PASSAGES = 60
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection with test judgements, its passages, and two generated queries for each."""
-    root = tmp_path_factory.mktemp("collect")
-    data = str(toy.write_collection(root / "data", PASSAGES, 12))
-    execute(Prepare.make(format="beir", documents=data, cut="none"), root / "passages")
+    root = toy.collected(tmp_path_factory.mktemp("collect"), PASSAGES)
     texts = {f"p{i}": [f"{n} of p{i}" for n in range(2)] for i in range(PASSAGES)}
     written_contexts(root / "contexts", texts)
     return root
@@ -66,14 +64,6 @@ def asked(artifact: Any, split: str) -> tuple[dict[str, str], dict[str, dict[str
     return {query.id: query.text for query in texts}, grades
 
 
-def test_what_is_missing_is_said(made: Path, tmp_path: Path) -> None:
-    data = folder(made, tmp_path)
-    with pytest.raises(UserError, match="no judged train queries.*give generated ones"):
-        collect(made, data, contexts=False)
-    with pytest.raises(UserError, match="--test_contexts need --validation_contexts"):
-        collect(made, data)
-
-
 def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
     data = folder(made, tmp_path, "test", "train")
     file = data / "qrels" / "train.tsv"
@@ -88,6 +78,9 @@ def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
     file.write_text("query-id\tcorpus-id\tscore\nnobody\tp1\t1\n")
     shutil.rmtree(data.parent / "out")
     with pytest.raises(UserError, match="ids are the same"):
+        collect(made, data, contexts=False)
+    shutil.rmtree(data / "qrels")
+    with pytest.raises(UserError, match="no judged train queries.*give generated ones"):
         collect(made, data, contexts=False)
 
 
