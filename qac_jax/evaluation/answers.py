@@ -68,10 +68,7 @@ def _by_pattern(answers: Sequence[str]) -> Matcher:
             plain = unicodedata.normalize("NFD", answer)
             patterns.append(re.compile(plain, re.IGNORECASE | re.MULTILINE))
         except re.error as error:
-            progress.say(
-                f"the answer {answer!r} is not a valid regular expression ({error}): it matches "
-                "nothing"
-            )
+            progress.say(f"the answer {answer!r} is no regular expression ({error})")
 
     def holds(text: str) -> bool:
         text = unicodedata.normalize("NFD", text)

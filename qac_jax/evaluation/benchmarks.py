@@ -242,10 +242,8 @@ def evaluate_folder(
         judgements = by_query(read_judgements(judgements_file(collection.path, collection.split)))
         queries = [query for query in read_queries(collection.path) if query.id in judgements]
         if absent := judgements.keys() - {query.id for query in queries}:
-            raise UserError(
-                f"{len(absent)} judged queries of {collection.path} have no text in queries.jsonl, "
-                f"such as {min(absent)!r}; fetch the file again or take them out of the judgements"
-            )
+            place = f"of {collection.path} have no text in queries.jsonl"
+            raise UserError(f"{len(absent)} judged queries {place}, such as {min(absent)!r}")
         # One more, so that `depth` passages remain when a query retrieves itself.
         found = searcher(collection)(queries, own.depth + (not own.self_hits))
         run = {
@@ -265,10 +263,7 @@ def with_forums_together(results: Sequence[Result]) -> list[Result]:
     if not forums:
         return list(results)
     if absent := sorted(set(FORUMS) - {r.name.split("/")[1] for r in forums}):
-        progress.say(
-            f"CQADupStack has no value: it is the mean of twelve forums, and {', '.join(absent)} "
-            f"{'is' if len(absent) == 1 else 'are'} missing"
-        )
+        progress.say(f"CQADupStack has no value without its forums {', '.join(absent)}")
         return list(results)
     together = Result(
         CQADUPSTACK,

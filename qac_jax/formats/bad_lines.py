@@ -128,11 +128,6 @@ class BadLines:
         counts = {"left_out": self.left_out, "kept": self.kept, "not_read": not_read}
         return {name: dict(sorted(count.items())) for name, count in counts.items() if count}
 
-    def reasons(self) -> str:
-        """How many files and rows of a folder are skipped, by reason."""
-        counts = Counter(item.reason for item in self.skipped)
-        return ", ".join(f"{count} × {reason}" for reason, count in counts.most_common())
-
     def report(self, out: Writer, verb: str) -> None:
         """Says what was left out, and lists it in the artefact: bad records in skipped.tsv (file,
         line, message), files and rows of a folder in skipped.jsonl, choices in notes.jsonl."""
@@ -156,7 +151,9 @@ class BadLines:
         if len(self.notes) > _SHOWN:
             progress.say(f"{verb}: … and {len(self.notes) - _SHOWN} more choices of this sort")
         if self.skipped:
-            progress.say(f"{verb}: skipped {len(self.skipped)} in the folder: {self.reasons()}")
+            counts = Counter(item.reason for item in self.skipped)
+            reasons = ", ".join(f"{count} × {reason}" for reason, count in counts.most_common())
+            progress.say(f"{verb}: skipped {len(self.skipped)} in the folder: {reasons}")
 
 
 @functools.lru_cache(maxsize=64)

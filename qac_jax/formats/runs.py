@@ -75,7 +75,7 @@ def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
             scores += run[query].scores.tolist()
         if len(set(ids)) < len(ids):
             passage = next(i for i in ids if ids.count(i) > 1)
-            raise DataError(_again(passage, query), file=path)
+            raise DataError(f"passage {passage!r} was ranked for query {query!r} before", file=path)
         ranking = ranked(ids, scores).top(depth)
         run[query] = Ranking(tuple(known.setdefault(i, i) for i in ranking.ids), ranking.scores)
     if not run:
@@ -96,7 +96,7 @@ def stream_run(
                 bad.add(f"query {query!r} was there before; sort the run by query", place)
                 break
             if passage in scores:
-                bad.add(_again(passage, query), place)
+                bad.add(f"passage {passage!r} was ranked for query {query!r} before", place)
             else:
                 scores[passage] = score
         if scores:
@@ -193,13 +193,6 @@ def _lines(path: str, bad: BadLines) -> Iterator[tuple[Place, str, str, float]]:
         except ValueError:
             pass
         bad.add(f"expected ids in UTF-8, a rank and a score, found {raw.strip()[:200]!r}", place)
-
-
-def _again(passage: str, query: str) -> str:
-    return (
-        f"passage {passage!r} was ranked for query {query!r} before; every passage may stand "
-        f"once a query"
-    )
 
 
 def _needs_tabs(names: Iterable[str]) -> bool:

@@ -132,10 +132,8 @@ class Approximate(abc.ABC):
             except (RuntimeError, ValueError, OSError) as error:
                 held = str(error).splitlines()[0]
             if held != count:
-                raise UserError(
-                    f"{folder} cannot be loaded by {self.NAME} {self.version()} as {count} vectors "
-                    f"({held}); build the index again"
-                )
+                said = f"cannot be loaded by {self.NAME} {self.version()} as {count} vectors"
+                raise UserError(f"{folder} {said} ({held}); build the index again")
             self._parts.append(part)
 
     @classmethod
@@ -348,9 +346,7 @@ def scann_library() -> Any:
     try:
         from scann.scann_ops.py import scann_ops_pybind
     except ImportError as error:
-        raise UserError(
-            f"ScaNN cannot be imported ({error}); install scann==1.4.2, or use an exact index"
-        ) from error
+        raise UserError(f"ScaNN cannot be imported ({error}); install scann==1.4.2") from error
     finally:
         if hidden:
             del sys.modules["tensorflow"]
@@ -400,7 +396,6 @@ def refuse_too_large(rows: int, width: int, method: str = SCANN) -> None:
     free, needed = psutil.virtual_memory().available, build_bytes(rows, width, method)
     if needed > free:
         raise UserError(
-            f"building {ENGINES[method].NAME}'s index of {rows:,} vectors of {width} takes about "
-            f"{needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} are free; give a smaller "
-            "--part_rows, or --method exact, which reads the vectors from the disk"
+            f"an index of {rows:,} vectors takes about {needed / 1e9:.1f} GB of memory, and "
+            f"{free / 1e9:.1f} are free; give a smaller --part_rows, or --method exact"
         )

@@ -178,6 +178,5 @@ def best(scores: jax.Array, k: int) -> State:
 def check_width(queries: np.ndarray, width: int) -> None:
     if queries.ndim != 2 or queries.shape[1] != width:
         raise UserError(
-            f"the queries are vectors of {queries.shape[-1]} dimensions and the index holds "
-            f"{width}; encode them with the encoder that made the index"
+            f"the queries are vectors of {queries.shape[-1]} dimensions and the index holds {width}"
         )

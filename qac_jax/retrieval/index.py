@@ -112,10 +112,7 @@ def place_of_encoder(index: Artifact, moved: str = "") -> str:
             return place
     if names.parsed(places[-1]) is not None:
         return os.fspath(names.folder(places[-1]))
-    raise UserError(
-        f"the encoder of {index.path} is not at {places[-1]} any more; say where it "
-        "is by --encoder (in Python: Retriever.load(…, model=…))"
-    )
+    raise UserError(f"the encoder of {index.path} is not at {places[-1]}; give it by --encoder")
 
 
 def build_part(

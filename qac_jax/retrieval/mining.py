@@ -344,10 +344,7 @@ class RunLabels:
                 ranking = self.scores.get(query.id, Ranking((), np.zeros(0)))
                 known[query.id] = dict(zip(ranking.ids, ranking.scores.tolist(), strict=True))
                 if absent := [n for n in self._first(query.id) if n not in known[query.id]]:
-                    raise UserError(
-                        f"passage {absent[0]!r} of query {query.id!r} has no score in --scored; "
-                        "reorder the same run with the teacher, as deep as --depth"
-                    )
+                    raise UserError(f"{absent[0]!r} of query {query.id!r} has no score in --scored")
             return known
         if self.reranker is None:
             return {query.id: {} for query in queries}

@@ -245,12 +245,9 @@ def lowercases(folder: Path) -> bool:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON ({error}); copy the folder again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} holds no JSON object; copy the folder again")
-    return content
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{file} is no JSON object ({error}); copy the folder again") from error
 
 
 def _read_backend(folder: Path) -> Any:

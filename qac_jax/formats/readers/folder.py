@@ -214,12 +214,8 @@ def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
     asked_columns(options["columns"])
     found, skipped = _walked(path)
     if not found:
-        bad = BadLines()
-        bad.skipped += skipped
-        raise UserError(
-            f"{path} holds no file that can be read ({bad.reasons() or 'it is empty'}); expected "
-            f"{', '.join(filter(None, sorted(_kinds())))}"
-        )
+        why = ", ".join(sorted({item.reason for item in skipped})) or "it is empty"
+        raise UserError(f"{path} holds no file that can be read ({why})")
     return share_out(found, count, cut=False)
 
 

@@ -33,10 +33,7 @@ def _data(name: str, split: str) -> Any:
         return datasets.load_dataset(path, config or None, split=split, **more)
     except Exception as error:  # each cause has one of its own
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{name!r} cannot be loaded ({type(error).__name__}: {reason}); check the name and the "
-            "network, or give its files with another --format"
-        ) from error
+        raise UserError(f"{name!r} cannot be loaded ({type(error).__name__}: {reason})") from error
 
 
 def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:

@@ -209,11 +209,8 @@ def _root(package: str) -> str:
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     folders = [*(spec.submodule_search_locations or ())] if spec else []
     if spec is None or not (folders or (spec.origin or "").endswith(".py")):
-        known = {STDLIB, *DEFAULT_PACKAGES.split(",")}
-        raise UserError(
-            f"package {package!r} is not installed, or has no Python source; name top-level "
-            f"packages such as numpy ({nearest(package, known)})"
-        )
+        like = nearest(package, {STDLIB, *DEFAULT_PACKAGES.split(",")})
+        raise UserError(f"{package!r} is not installed; name top-level packages in Python ({like})")
     return folders[0] if folders else str(spec.origin)
 
 
