@@ -110,6 +110,50 @@ HTML = """<html><head><title>Lamps | Shop</title><link rel=canonical href="https
 </body>"""
 
 
+RST = """=====
+Mills
+=====
+
+:Author: me
+
+Uses :func:`~a.b.grind`, ``code_`` and a `link <http://x>`_.
+
+.. note:: Take care
+   of this.
+
+.. toctree::
+   hidden
+
+.. include:: /etc/passwd
+
+.. a comment
+
+Wheels
+------
+Turn it::
+
+    wheel.turn()
+
+.. _target:
+
+Spokes
+~~~~~~
+=====  =====
+wood   iron
+=====  =====
+"""
+
+
+def test_restructuredtext(tmp_path):
+    (page,) = read(tmp_path, {"mills.rst": RST})[0].values()
+    assert page.title == "Mills" and page.meta["anchors"] == [["http://x", "link"]]
+    assert sections(page) == [
+        ("Mills", "Author: me\nUses a.b.grind, code_ and a link.\nNote: Take care of this."),
+        ("Mills > Wheels", "Turn it:\nwheel.turn()"),
+        ("Mills > Wheels > Spokes", "=====  =====\nwood   iron\n=====  ====="),
+    ]
+
+
 def test_html(tmp_path):
     (page,) = read(tmp_path, {"lamps.html": HTML})[0].values()
     assert page.title == "Lamps | Shop" and page.meta["url"] == "https://shop/lamps"

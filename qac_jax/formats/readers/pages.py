@@ -1,4 +1,4 @@
-"""Pages in a folder: plain text (reStructuredText too), Markdown (markdown-it), PDF (pypdf).
+"""Pages in a folder: plain text, Markdown (markdown-it), reStructuredText, PDF (pypdf).
 
 Links and emphasis become their text, code stays as it is, tables become lines of their cells.
 Nothing is executed or included.
@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from qac_jax.formats import docstrings
 from qac_jax.formats.documents import Document
 from qac_jax.formats.readers.folder import Headed, NotRead, PageFormat, Source, page
 from qac_jax.formats.readers.web import parsed
@@ -129,6 +130,44 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     return (front, rest) if isinstance(front, dict) else ({}, text)
 
 
+# reStructuredText: its marks come off as those of docstrings do. A reader of the page does not see
+# what these directives hold, nor comments and substitutions.
+
+_UNSEEN = re.compile(
+    r"^( *)\.\.(?: (?:toctree|contents|include|literalinclude|raw|meta|index|image|highlight|role"
+    r"|default-role|sectnum|only|(?:current)?module|auto\w+|plot|graphviz|math|title|date)::.*"
+    r"| (?![\w:+.-]+::|\[).*|)$(?:\n(?:\1 +\S.*| *$))*",
+    re.MULTILINE,
+)
+_RULE = re.compile(r"([^\w\s])\1{2,}$")
+_LINK = re.compile(r"`([^`<>]{1,200})\s<([^`<>\s]{1,2000})>`_")
+
+
+def _read_rst(source: Source) -> Iterator[Document]:
+    text = _UNSEEN.sub("", source.text().expandtabs(8)).replace(" ::\n", "::\n")
+    lines = [line.rstrip() for line in text.split("\n")] + ["", ""]
+    parts: list[tuple[int, str, list[str]]] = [(0, "", [])]
+    styles: dict[str, int] = {}  # how headings are marked, from the highest level
+    number = 0
+    while number < len(lines) - 2:
+        first, second, third = lines[number : number + 3]
+        ruled, below = _RULE.match(first), _RULE.match(second)
+        over = ruled and second and first == third
+        if over or first and not ruled and below and len(second) >= len(first.strip()):
+            level = styles.setdefault(f"{first[0]} above" if over else second[0], len(styles) + 1)
+            heading = docstrings.plain((second if over else first).strip())
+            parts.append((level, heading, []))
+            number += 3 if over else 2
+            continue
+        if not ruled:
+            parts[-1][2].append(first)
+        number += 1
+    headed = [Headed(n, head, "\n".join(docstrings.paragraphs(body))) for n, head, body in parts]
+    anchors = [[target, " ".join(label.split())] for label, target in _LINK.findall(text)]
+    title = next((part.heading for part in headed if part.heading), "")
+    yield page(source, title, headed, {"anchors": anchors})
+
+
 # PDF.
 
 # A word that is divided at the end of a line.
@@ -180,6 +219,7 @@ PAGE_FORMATS = {
         (".md", ".markdown", ".mdown", ".mkd", ".mdx", ".qmd", ".rmd"), _read_markdown
     ),
     "pdf": PageFormat((".pdf",), _read_pdf),
+    "restructuredtext": PageFormat((".rst", ".rest"), _read_rst),
     # Without a suffix: README, LICENSE.
-    "text": PageFormat((".txt", ".rst", ".text", ".log", ""), _read_text),
+    "text": PageFormat((".txt", ".text", ".log", ""), _read_text),
 }
