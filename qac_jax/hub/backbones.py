@@ -155,8 +155,9 @@ def architecture_of(raw: dict[str, Any], folder: Path, base: type[Kind]) -> type
     """The architecture of a folder among those that are a `base`; others are refused by name."""
     if (found := reading(raw, base)) is not None:
         return found
-    types = ", ".join(model_types(base))
-    raise UserError(f"{folder} holds a {raw.get('model_type')!r} model; expected one of {types}")
+    wanted = "an encoder" if base is BackboneConfig else "a model"
+    wanted += f" of one of the types {', '.join(model_types(base))}"
+    raise UserError(f"{folder} holds a {raw.get('model_type')!r} model; expected {wanted}")
 
 
 def _encoder_prefix(folder: Path, cls: type[Architecture], tensors: Mapping[str, Any]) -> str:
@@ -167,8 +168,9 @@ def _encoder_prefix(folder: Path, cls: type[Architecture], tensors: Mapping[str,
     prefixes = sorted(name.removesuffix(words) for name in tensors if name.endswith(words))
     if len(prefixes) != 1:
         several = ", ".join(map(repr, prefixes))
-        found = f"several encoders, with prefixes {several}" if prefixes else "none"
-        raise UserError(f"the weights of {folder} hold {found}; keep one {cls.display_name}")
+        none = f"no {cls.display_name}: no name ends in {words}"
+        found = f"several encoders, with prefixes {several}; keep one" if prefixes else none
+        raise UserError(f"the weights of {folder} hold {found}")
     return prefixes[0]
 
 
@@ -260,8 +262,9 @@ def _account(source: Path, verb: str, odd: set[str], allowed: Iterable[str], opt
     """Refuses odd names that are not allowed, and tells of those that are."""
     refused = sorted(name for name in odd if not _matches(name, allowed))
     if refused:
+        count = f"{len(refused)} tensor" + "s" * (len(refused) > 1)
         raise UserError(
-            f"the weights of {source} {verb} {len(refused)} tensor(s) unlike the model: "
+            f"the weights of {source} {verb} {count} unlike the model: "
             f"{', '.join(refused[:8])}; name them (as 'cls.*') in {option} if that is intended"
         )
     if odd:
