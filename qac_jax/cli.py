@@ -183,7 +183,7 @@ def _overview(everything: bool) -> str:
     listed = []
     for group in ("use", "build", "measure", "look"):
         names = [n for n, v in VERBS.items() if v.group == group and (n in FRONT or everything)]
-        listed += [group, *_listed(VERBS, names), ""]
+        listed += [group, *(f"  {name:<9} {VERBS[name].summary}" for name in names), ""]
     verbs = "\n".join(listed)
     more = "" if everything else "all verbs: qac help all\n"
     return f"""usage: qac VERB [flags]      (qac VERB --help for each)
@@ -197,14 +197,11 @@ Dense retrieval with query-as-context, PAIR, AugTriever: documents to a tested r
 example: qac prepare --format python_docs --packages optax --out out/passages"""
 
 
-def _listed(table: Mapping[str, Verb], names: Sequence[str] = ()) -> list[str]:
-    return [f"  {name:<9} {table[name].summary}" for name in names or table]
-
-
 def _named(table: Mapping[str, Verb], what: str, usage: str, arguments: list[str]) -> Verb | None:
     """The row of a table that the first argument names; None if it asks for the list."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("\n".join([f"usage: qac {usage} NAME [flags]", "", *_listed(table)]))
+        rows = (f"  {name:<9} {verb.summary}" for name, verb in table.items())
+        print("\n".join([f"usage: qac {usage} NAME [flags]", "", *rows]))
         return None
     if arguments[0] not in table:
         raise UserError(f"unknown {what} {arguments[0]!r}; {nearest(arguments[0], table)}")

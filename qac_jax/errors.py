@@ -144,8 +144,6 @@ def _circumstance(error: Exception) -> str | None:
         return None
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission for {where} ({error.strerror}); choose another folder"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return f"too many files are open ({where}); raise the limit with `ulimit -n 4096`"
     if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):
         return f"{where} cannot be used ({error.strerror}); choose another path"
     return None

@@ -92,9 +92,8 @@ def place(variables: Mapping[str, str] = os.environ) -> Place:
         count, number = _number(variables, "QAC_PROCESSES"), _number(variables, "QAC_PROCESS")
         if (coordinator and ":" not in coordinator) or number >= count:
             raise UserError(
-                f"QAC_COORDINATOR={coordinator!r}, QAC_PROCESSES={count}, QAC_PROCESS={number} do "
-                "not describe a run; give HOST:PORT of process 0 (where processes compute "
-                "together), the number of processes, and 0 to that number less one for this one"
+                f"QAC_COORDINATOR={coordinator!r} (HOST:PORT of process 0), QAC_PROCESSES={count} "
+                f"and QAC_PROCESS={number} (from 0) do not describe a run"
             )
         if coordinator:
             return Place("explicit", number, count, coordinator)

@@ -117,7 +117,7 @@ def run(
             raise UserError(f"share={share!r} is not I/N, such as 0/4 to 3/4; change it")
         todo = todo[int(first) :: int(of)]
     for cell in todo:
-        readiness.check(cell.stages, cell.stages, cell.data_dir)
+        readiness.check(cell.stages, cell.data_dir)
         inputs.look_up(cell.stages)
     count = len({place for cell in todo for place in cell.places.values()})
     finished: dict[str, Artifact] = {}

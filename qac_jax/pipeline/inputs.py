@@ -226,13 +226,11 @@ def opened(stage: Any) -> Inputs:
     """Opens every input; raises if one is missing, of a wrong kind or incomplete."""
     inputs = Inputs()
     for name, field in set_inputs(stage).items():
-        kinds, parts, value = field.metadata["kinds"], split(stage, name), getattr(stage, name)
-        if any(part.startswith(STAGE) for part in parts):
-            raise UserError(f"{stage.VERB}.{name} = {value!r} is for recipes; give a folder")
-        if TOKENIZER not in kinds:
-            many = field.metadata["many"]
-            opened = tuple(_opened(part, kinds) for part in (parts if many else [value]))
-            inputs[name] = opened if many else opened[0]
+        kinds, value = field.metadata["kinds"], getattr(stage, name)
+        if field.metadata["many"]:
+            inputs[name] = tuple(_opened(part, kinds) for part in split(stage, name))
+        elif TOKENIZER not in kinds:
+            inputs[name] = _opened(value, kinds)
     return inputs
 
 

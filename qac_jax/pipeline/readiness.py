@@ -7,7 +7,7 @@ are looked up by `inputs.look_up`.
 import glob
 import importlib.util
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qac_jax import artifacts
@@ -63,12 +63,11 @@ def local_models(stage: Any, data_dir: str = "") -> dict[str, str]:
     return found
 
 
-def check(stages: Mapping[str, Any], only: Collection[str], data_dir: str) -> None:
-    """Raises before a recipe runs if one of these stages could not start."""
-    reasons = [f"{name}.{why}" for name in only for why in missing(stages[name], data_dir)]
-    if reasons:
-        more = f" ({len(reasons) - 1} other inputs are not there either)" if reasons[1:] else ""
-        raise UserError(f"nothing was run, since {reasons[0]}{more}")
+def check(stages: Mapping[str, Any], data_dir: str) -> None:
+    """Raises before a recipe runs if one of its stages could not start."""
+    for name, stage in stages.items():
+        for why in missing(stage, data_dir):
+            raise UserError(f"nothing was run, since {name}.{why}")
 
 
 def _parts(stage: Any) -> Iterator[tuple[str, str, Sequence[str]]]:

@@ -99,19 +99,19 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
                 f"the recipe names {name!r}, which cannot be the name of a folder or file inside "
                 "of --out; change it"
             )
+    made = {name: stage.KIND for name, stage in declared.items()}
+    graph = {}
     for name, stage in declared.items():
         fields.check(stage, name)
-        for field, target in inputs.references(stage).items():
+        references = inputs.references(stage)
+        for field, target in references.items():
             if target not in declared:
                 raise UserError(
                     f"{name}.{field} = '{STAGE}{target}', but the recipe has no stage "
                     f"{target!r}; {nearest(target, declared)}"
                 )
-    made = {name: stage.KIND for name, stage in declared.items()}
-    graph = {}
-    for name, stage in declared.items():
         readiness.check_kinds(name, stage, made)
-        graph[name] = list(dict.fromkeys(inputs.references(stage).values()))
+        graph[name] = list(dict.fromkeys(references.values()))
     try:
         order = list(graphlib.TopologicalSorter(graph).static_order())
     except graphlib.CycleError as error:
@@ -138,7 +138,7 @@ def run(
     for place_of in (root, *(root / name for name in recipe.published)):
         artifacts.refuse_link(place_of)
     refuse_foreign(root, stages)
-    readiness.check(stages, stages, recipe.data_dir)
+    readiness.check(stages, recipe.data_dir)
     for stage in stages.values():
         stage.check()
     inputs.look_up(stages)
