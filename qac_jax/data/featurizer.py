@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.data.examples import LENGTHS, Source
+from qac_jax.data.examples import Source
 from qac_jax.data.form import CROPS, Form, check_name
 from qac_jax.data.kind import LENGTH, Example, Feature, Kind, Record, Settings
 from qac_jax.data.kinds import KINDS
@@ -111,7 +111,6 @@ def make_featurizer(
         if name not in schema:
             raise UserError(
                 f"examples made for {source.info['task']!r} hold no {name!r}, which kind {kind!r} "
-                f"needs (they hold {', '.join(n for n in schema if not n.endswith(LENGTHS))}); "
-                f"tokenize again for {kind!r}, or choose another kind"
+                "needs; tokenize again for it, or choose another kind"
             )
     return featurizer

@@ -194,10 +194,8 @@ class Loader:
         first = featurizers[0]
         for other in featurizers[1:]:
             if other.spec(1) != first.spec(1) or other.form.pad != first.form.pad:
-                raise UserError(
-                    f"kinds {first.kind.name} and {other.kind.name} give batches of different "
-                    "features or lengths, so they cannot be mixed; set the same lengths"
-                )
+                kinds = f"kinds {first.kind.name} and {other.kind.name}"
+                raise UserError(f"{kinds}, of other features or lengths, cannot be mixed")
         number, count = host
         if batch_size < 1 or batch_size % count:
             raise UserError(
@@ -207,8 +205,7 @@ class Loader:
         documents = sources[0].documents if reading.separate_documents else None
         if reading.separate_documents and documents is None:
             raise UserError(
-                "separate_documents needs examples whose documents are known; tokenize passages "
-                "made by `qac prepare`, or set it to False"
+                "separate_documents needs examples whose documents are known; set it to False"
             )
         self.plan = make_plan(
             [source.count for source in sources],
@@ -233,10 +230,7 @@ class Loader:
         self._start = functools.partial(ahead, self.make, prefetch=prefetch, workers=workers)
         if reading.feed == "seqio":
             if reading.separate_documents or reading.workers > 0:
-                raise UserError(
-                    "feed 'seqio' cannot keep the examples of a document apart or use worker "
-                    "processes; leave separate_documents and workers out, or use 'grain'"
-                )
+                raise UserError("feed 'seqio' cannot keep documents apart or use workers")
             from qac_jax.data import tasks  # which imports TensorFlow
 
             self._start = functools.partial(tasks.through_seqio, self)
@@ -269,8 +263,8 @@ class Loader:
         """Continues from a state of any loader of the same data and settings."""
         if state.get("identity") != self.identity:
             raise UserError(
-                "the saved loader state belongs to other data or settings (examples, kind, "
-                "lengths, seed or batch_size differ); restore them, or start a new run"
+                "the saved loader state belongs to other data or settings; restore these, or start "
+                "a new run"
             )
         self.close()
         self.step = int(state["step"])

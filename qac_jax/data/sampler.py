@@ -149,9 +149,8 @@ class Separate(Plan):
         batches = _most_batches(sizes, batch_size)
         if not batches:
             raise UserError(
-                f"batch_size {batch_size} is larger than the number of documents ({len(sizes)}), "
-                "so documents cannot be kept apart; make it smaller, or set separate_documents to "
-                "False"
+                f"batch_size {batch_size} is larger than the number of documents ({len(sizes)}); "
+                "make it smaller, or set separate_documents to False"
             )
         super().__init__(batch_size, batches * batch_size, seed)
         self._order, self._starts, self._sizes = order, starts, sizes
@@ -217,18 +216,13 @@ def make_plan(
     if len(counts) > 1:
         mixture = Mixed(batch_size, sum(counts), seed, tuple(counts), tuple(weights), shuffle)
         if not mixture.quotas.all():
-            raise UserError(
-                f"weights {tuple(weights)}: the smallest share is below 1/{mixture.period}, so "
-                f"its source would never be drawn; raise it or leave the source out"
-            )
+            least = f"the smallest share is below 1/{mixture.period}"
+            raise UserError(f"weights {tuple(weights)}: {least}; raise it or leave the source out")
         return mixture
     if documents is not None:
         return Separate(documents, batch_size, seed)
     (count,) = counts
     if count < batch_size:
-        raise UserError(
-            f"batch_size {batch_size} is larger than the number of examples ({count}); make "
-            "it smaller, or give more examples"
-        )
+        raise UserError(f"batch_size {batch_size} is larger than the number of examples ({count})")
     used = count - count % batch_size if remainder == "drop" else count
     return Straight(batch_size, used, seed, count, shuffle)

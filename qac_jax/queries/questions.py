@@ -138,10 +138,7 @@ class Collector:
                 made = made.only([name for name in made.texts if name in kept], made.origin)
             sets[TRAIN] += made
         if log:
-            progress.say(
-                f"collect: {folder} has {len(log):,} queries without judgements; they are ranked "
-                "by the teacher to train on, and measure nothing"
-            )
+            progress.say(f"collect: {len(log):,} queries without judgements are only trained on")
             sets[TRAIN] += JudgedQueries(log, {name: {} for name in log}, LOG)
         removed = {
             VALIDATION: _without(sets, VALIDATION, (TEST,)),
@@ -198,10 +195,8 @@ class Collector:
                     "check that their ids are the same"
                 )
             if len(usable) < len(grades):
-                progress.say(
-                    f"collect: {len(grades) - len(usable):,} of {len(grades):,} queries of {file} "
-                    "have no text or no passage and are left out"
-                )
+                lost = f"{len(grades) - len(usable):,} of {len(grades):,} queries of {file}"
+                progress.say(f"collect: {lost} have no text or no passage and are left out")
             if split == TRAIN:  # only passages of the corpus can be trained on
                 for name, of in usable.items():
                     usable[name] = {p: grade for p, grade in of.items() if p in known}

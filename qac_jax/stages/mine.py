@@ -213,10 +213,7 @@ class Label(Stage):
         super().check()
         # Without a teacher every candidate that is not a known positive is a negative.
         if not (self.teacher or self.scored or self.qrels or self.answers):
-            raise UserError(
-                "label needs a teacher's scores, or judgements; give --teacher or --scored (or "
-                "--qrels or --answers)"
-            )
+            raise UserError("label needs --teacher or --scored, or --qrels or --answers")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         (path,) = runs.run_files(inputs.path("candidates")).values()
@@ -242,8 +239,7 @@ class Label(Stage):
         if not (kept := counts.get("queries kept", 0)):
             raise UserError(
                 f"none of {counts['queries']:,} queries got labels at positive="
-                f"{self.rule.positive} and negative={self.rule.negative}; look at the teacher, or "
-                "move the thresholds"
+                f"{self.rule.positive} and negative={self.rule.negative}; move the thresholds"
             )
         progress.say(f"label: {kept:,} of {counts['queries']:,} queries kept")
 

@@ -65,10 +65,7 @@ class Report(Stage):
     def check(self) -> None:
         super().check()
         if not (self.folder or self.metrics):
-            raise UserError(
-                "report needs results to show; pass --folder DIR (the --out of a run), or "
-                "--metrics DIR"
-            )
+            raise UserError("report needs --folder DIR (the --out of a run), or --metrics DIR")
 
     def _folder(self) -> str:
         first = self.metrics.split(",")[0].strip()

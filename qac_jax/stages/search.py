@@ -69,10 +69,8 @@ class Search(Stage):
 
     def check(self) -> None:
         super().check()
-        if self.candidates and not self.reranker:
-            raise UserError("--candidates are reranked by a cross-encoder; give --reranker MODEL")
-        if self.candidates and not self.passages:
-            raise UserError("--candidates need their passages' texts; give --passages DIR")
+        if self.candidates and not (self.reranker and self.passages):
+            raise UserError("--candidates are reranked; give --reranker MODEL and --passages DIR")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.inference.reranker import Reranker
@@ -97,10 +95,10 @@ class Search(Stage):
                 f"{len(absent)} queries of the run have no text in {self.queries}, such as "
                 f"{min(absent)!r}; give the queries that were searched with"
             )
-        given = inputs.get_artifact("passages")
-        read = (
-            search.passage_texts([given]) if given else convert.texts_of(inputs.artifact("index"))
-        )
+        if given := inputs.get_artifact("passages"):
+            read = search.passage_texts([given])
+        else:
+            read = convert.texts_of(inputs.artifact("index"))
         depth = self._depth()
         load = functools.cache(lambda: Reranker.load(self.reranker, self.pairs, self.inference))
 

@@ -69,10 +69,8 @@ class Train(Stage):
         super().check()
         self.reading.check_installed()
         if not isinstance(self.objective, Objective):
-            raise UserError(
-                f"Train.objective is a {type(self.objective).__name__}, which is not an objective; "
-                "bind one of qac_jax/objectives, such as @mlm.Mlm()"
-            )
+            kind = f"a {type(self.objective).__name__}, which is not an objective"
+            raise UserError(f"Train.objective is {kind}; bind one, such as @mlm.Mlm()")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
@@ -104,10 +102,8 @@ class Train(Stage):
             host=meshes.my_part(mesh),
             accelerators=0 if jax.default_backend() == "cpu" else jax.local_device_count(),
         )
-        kind, precision = (
-            data.featurizers[0],
-            hardware.precision_on(jax.default_backend(), self.precision),
-        )
+        kind = data.featurizers[0]
+        precision = hardware.precision_on(jax.default_backend(), self.precision)
         objective = objective.bind(
             Context(
                 tokenizer,
