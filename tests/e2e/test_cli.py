@@ -51,8 +51,6 @@ def test_a_recipe_end_to_end(tmp_path, recipe_file, capsys):
     assert cli.main(["run", str(recipe_file), "--out", str(out), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [r["stage"] for r in rows] == ["first", "twice", "total"]
-    assert cli.main(["run", str(recipe_file), "--out", str(out)]) == 0
-    assert capsys.readouterr().err.count("is up to date") == 3
     cli.main(["run", str(recipe_file), "--gin.toy_stages.Doubled.factor=3", "--out", str(out)])
     assert capsys.readouterr().err.count("is up to date") == 1
     assert (out / "total" / "sum.json").read_text() == "135"

