@@ -46,23 +46,21 @@ def drawn(kind: str, record: dict[str, Any], count: int = 300, **settings: Any) 
     return [recipe.example(record, rng.seek(5, 0, i)) for i in range(count)]
 
 
+def starts(examples: list[Any], name: str = "context") -> set[int]:
+    return {int(inside(example[name])[0]) for example in examples}
+
+
 def test_passage_query_draws_every_query_and_crops_at_both_ends() -> None:
     examples = drawn("passage_query", RECORD)
-    starts = {int(inside(e["context"])[0]) // 100 for e in examples}
-    assert starts == {1, 2, 3}
-    offsets = {int(inside(e["passage"])[0]) for e in examples}
-    assert offsets == set(range(30 - 10 + 1))  # the excess is split at random
+    assert {start // 100 for start in starts(examples)} == {1, 2, 3}
+    assert starts(examples, "passage") == set(range(30 - 10 + 1))  # the excess is split at random
     assert all(len(e["passage"]) == 12 and len(e["context"]) <= 6 for e in examples)
-    first = drawn("passage_query", RECORD, queries=2)
-    assert {int(inside(e["context"])[0]) // 100 for e in first} == {1, 2}
+    assert starts(drawn("passage_query", RECORD, queries=2)) == {100, 200}
 
 
 def test_passage_passage_draws_every_sort() -> None:
-    examples = drawn("passage_passage", RECORD)
-    starts = {int(inside(e["context"])[0]) for e in examples}
-    assert starts == {400, 500, 510, 600}
-    only = drawn("passage_passage", RECORD, sorts=("nearby",))
-    assert {int(inside(e["context"])[0]) for e in only} == {500, 510}
+    assert starts(drawn("passage_passage", RECORD)) == {400, 500, 510, 600}
+    assert starts(drawn("passage_passage", RECORD, sorts=("nearby",))) == {500, 510}
     (alone,) = drawn("passage_passage", {**RECORD, "random": []}, 1, sorts=("random",))
     assert set(inside(alone["context"])) <= set(range(30))  # the passage itself
 
@@ -72,8 +70,8 @@ def test_mixed_keeps_its_probabilities() -> None:
     share = np.mean([inside(e["context"])[0] >= 600 for e in examples])
     assert abs(share - 0.25) < 0.03
     without = {**RECORD, "overlap": []}
-    examples = drawn("mixed", without, 100, probabilities={"query": 1.0, "overlap": 1.0})
-    assert {int(inside(e["context"])[0]) // 100 for e in examples} == {1, 2, 3}
+    found = starts(drawn("mixed", without, probabilities={"query": 1.0, "overlap": 1.0}))
+    assert {start // 100 for start in found} == {1, 2, 3}
 
 
 def test_two_spans_are_always_different_and_all_pairs_occur() -> None:
