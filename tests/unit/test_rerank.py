@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 import toy_retrieval as toy
+from hf_encoders import random_variables
 
 from qac_jax.errors import UserError
 from qac_jax.formats.runs import ranked
@@ -111,8 +111,6 @@ def test_what_is_no_cross_encoder_is_refused(tmp_path, folder) -> None:
     with pytest.raises(UserError, match="max_length=2"):
         Reranker.load(folder, RerankerOptions(max_length=2))
     bert = Bert(BertConfig(64, 8, 1, 1, 8, 8))
-    shapes = jax.eval_shape(bert.init, jax.random.key(0), np.zeros((1, 2), np.int32))
-    zeros = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), nn.unbox(shapes))
-    encoder = huggingface.save(tmp_path / "encoder", bert, zeros)
+    encoder = huggingface.save(tmp_path / "encoder", bert, random_variables(bert))
     with pytest.raises(UserError, match="Bert, not a cross-encoder"):
         Reranker.load(encoder)

@@ -234,10 +234,6 @@ def test_a_folder_that_another_process_writes_is_busy(tmp_path: Path, writers: N
 # Batches: what comes together is answered together, and no more than the queue holds.
 
 
-def batcher(work: Any, **changes: Any) -> Batcher:
-    return Batcher(work, **{"most": 4, "wait": 0.005, "queue": 8, **changes})
-
-
 def test_a_full_queue_refuses_and_what_it_took_is_answered() -> None:
     go = threading.Event()
 
@@ -246,7 +242,7 @@ def test_a_full_queue_refuses_and_what_it_took_is_answered() -> None:
         return items
 
     async def run() -> tuple[int, list[Any]]:
-        made = batcher(work, most=1, queue=3)
+        made = Batcher(work, most=1, wait=0.005, queue=3)
         first = asyncio.create_task(made.submit(-1))
         await asyncio.sleep(0.02)
         rest = [asyncio.create_task(made.submit(n)) for n in range(6)]
@@ -274,7 +270,7 @@ def test_all_of_a_batch_get_its_error_and_the_next_is_answered() -> None:
         return items
 
     async def run() -> list[Any]:
-        made = batcher(work, queue=20)
+        made = Batcher(work, most=4, wait=0.005, queue=20)
         several = (made.submit(n) for n in (*range(8), 13, 14))
         answers = await asyncio.gather(*several, return_exceptions=True)
         after = await made.submit(2)
