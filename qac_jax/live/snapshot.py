@@ -176,6 +176,15 @@ class Snapshot:
             total[rows] += gains
         return total
 
+    def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
+        """BM25's score of a row, word by word: (the question's word, what it gives)."""
+        found: dict[str, float] = {}
+        for word in self.analyzer.words(question):
+            rows, gains = self._gains(word)
+            if len(here := np.flatnonzero(rows == row)):
+                found[word] = found.get(word, 0.0) + float(gains[here[0]])
+        return sorted(found.items(), key=lambda pair: -pair[1])
+
     def _gains(self, word: str) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have a word and are not deleted, and BM25's score of it in each."""
         known = self._words.get(word)
@@ -214,6 +223,10 @@ class Snapshot:
             counts.astype(np.float32), self._lengths[rows], mean, how.k1, how.b, None
         )
         return rows, (rarity * weights).astype(np.float32)
+
+    def vectors(self, rows: np.ndarray) -> np.ndarray:
+        """float32: the vectors of some rows."""
+        return self._vectors[rows]
 
     def passages(self) -> Iterator[tuple[list[Record], np.ndarray]]:
         """All that are not deleted, with their vectors."""

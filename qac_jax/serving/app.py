@@ -41,7 +41,13 @@ from qac_jax.live.index import LiveIndex
 from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine
 from qac_jax.serving.options import Serving, Traffic
-from qac_jax.serving.requests import AddRequest, DeleteRequest, EmbeddingsRequest, SearchRequest
+from qac_jax.serving.requests import (
+    AddRequest,
+    DeleteRequest,
+    EmbeddingsRequest,
+    ExplainRequest,
+    SearchRequest,
+)
 
 
 _log = logging.getLogger("qac_jax.serving")
@@ -203,6 +209,12 @@ async def search_by_address(
     """/search?q=…&k=5&hybrid=0.3, and other fields of the body."""
     fields = {"query": q, "k": k, "offset": offset, "hybrid": hybrid, "highlight": highlight}
     return await search(SearchRequest.model_validate({**fields, "where": where}), server)
+
+
+@routes.post("/explain")
+def explain(body: ExplainRequest, server: Here) -> JSONResponse:
+    """Why a query finds a passage: words in common and nearest sentences."""
+    return JSONResponse(server.engine.explain(body.query, body.id))
 
 
 @routes.post("/v1/embeddings")

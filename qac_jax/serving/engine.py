@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from fastapi import HTTPException
 from qac_jax import artifacts
 from qac_jax.errors import Busy, UserError
 from qac_jax.inference.reranker import Reranker
+from qac_jax.live import filters
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import search
@@ -27,6 +29,12 @@ from qac_jax.serving.requests import EmbeddingsRequest, SearchRequest
 _RERANKED = 100
 # Seconds that a change waits for those before it.
 _PATIENCE = 30
+# Hits whose fields become facets; values that such a field has, and how long these may be.
+_FACETED, _VALUES, _LONGEST = 100, range(2, 21), 60
+# Fields that say where a passage stands in its document, and nothing of what it is about.
+_POSITIONS = re.compile(
+    r"(.*[._])?(start|end|line|lines|offset|position|number|part|page|anchor)s?"
+)
 # Words of questions that say nothing of what is asked: they are not marked in hits.
 _QUESTION_WORDS = frozenset(
     "how what which who whom whose when where why do does did can could should would i my me we "
@@ -34,6 +42,9 @@ _QUESTION_WORDS = frozenset(
 )
 # Characters of a hit's text that are shown.
 _SNIPPET = 320
+# Sentences of a passage that are compared with a query, and those that are shown.
+_READ, _SHOWN = 24, 3
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 Request = SearchRequest | EmbeddingsRequest
 
@@ -126,8 +137,34 @@ class Engine:
                 mark = functools.partial(marked, snapshot.analyzer, query)
                 fields["highlights"] = {name: mark(text) for name, text in read.items()}
             shown.append(fields)
-        about = {"version": snapshot.version, "passages": len(snapshot)}
-        return {"query": query, "hits": shown, **about}
+        answer = {"query": query, "hits": shown, "version": snapshot.version}
+        answer["passages"] = len(snapshot)
+        if request.facets:
+            answer["facets"] = facets(snapshot.records(found.rows[:_FACETED].tolist()))
+        return answer
+
+    def explain(self, query: str, name: str) -> dict[str, Any]:
+        """BM25's score word by word, and the sentences whose vectors are nearest to the query's."""
+        snapshot = self.snapshot
+        row = int(snapshot.rows_of([name])[0])
+        if row < 0:
+            raise HTTPException(404, "the index has no passage with this id; take one of a hit")
+        text = snapshot.records([row])[0].get("text") or ""
+        sentences = [part for part in _SENTENCE_END.split(text) if part.strip()][:_READ]
+        words = snapshot.by_word(query, row)
+        (vector,) = self.encode([query], "query")
+        scores = self.live.encoder.encode(sentences) @ vector
+        nearest = np.argsort(-scores, kind="stable")[:_SHOWN].tolist()
+        return {
+            "id": name,
+            "words": [{"word": word, "score": round(gain, 6)} for word, gain in words],
+            "bm25": round(sum(gain for _, gain in words), 6),
+            "dense": round(float(snapshot.vectors(np.array([row]))[0] @ vector), 6),
+            "sentences": [
+                {"text": sentences[place], "score": round(float(scores[place]), 6)}
+                for place in nearest
+            ],
+        }
 
     def add(self, passages: Sequence[str | dict[str, Any]], replace: bool) -> dict[str, Any]:
         """Adds passages: when this returns, they are on the disk."""
@@ -160,7 +197,8 @@ class Engine:
 
 def _depth(request: SearchRequest) -> int:
     """Hits that a search needs."""
-    return max(request.offset + request.k, _RERANKED * request.rerank)
+    last = request.offset + request.k
+    return max(last, _FACETED * request.facets, _RERANKED * request.rerank)
 
 
 def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool]]:
@@ -173,3 +211,20 @@ def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool
             pieces += [(text[end : match.start()], False), (match[0], True)]
             end = match.end()
     return [(piece, hit) for piece, hit in [*pieces, (text[end:], False)] if piece]
+
+
+def facets(records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, int]]]:
+    """Fields of few values among records, with the number of each: what to filter by."""
+    counts: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
+    for record in records:
+        for field, value in set(filters.values(record)):
+            counts[field][value] += 1
+    return {
+        field: sorted(known.items(), key=lambda pair: (-pair[1], str(pair[0])))
+        for field, known in sorted(counts.items(), key=lambda pair: len(pair[1]))
+        if len(known) in _VALUES
+        and all(len(str(value)) <= _LONGEST for value in known)
+        # Values that differ in nearly every record say nothing about groups.
+        and 2 * sum(count for count in known.values() if count > 1) > known.total()
+        and not _POSITIONS.fullmatch(field.lower())
+    }

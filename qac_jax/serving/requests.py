@@ -56,6 +56,7 @@ class SearchRequest(_Strict):
     hybrid: float | None = Field(None, ge=0, le=1, description="weight of BM25's score")
     rerank: bool = False
     highlight: bool = False
+    facets: bool = False
 
     @property
     def input(self) -> list[str]:
@@ -65,6 +66,13 @@ class SearchRequest(_Strict):
     @property
     def input_type(self) -> str:
         return "query"
+
+
+class ExplainRequest(_Strict):
+    """Why does this query find the passage of this id?"""
+
+    query: Query
+    id: Query
 
 
 class EmbeddingsRequest(BaseModel):

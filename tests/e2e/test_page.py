@@ -29,6 +29,7 @@ _FLAGS = (
 _KEYS = {"Enter": (13, "\r"), "Escape": (27, "")}
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PROGRAM, reason="needs Chromium")]
 
+_ODD = dict.fromkeys(("constructor", "__proto__"), "right")
 HOSTILE: list[dict[str, Any]] = [
     {
         "_id": "<b id=x>",
@@ -36,10 +37,11 @@ HOSTILE: list[dict[str, Any]] = [
         "text": "hostile <img src=x onerror='window.broken = 1'> &lt;b&gt; {{title}} ${1} \u202e",
         "url": "javascript:window.broken=1",
         "<i>lang</i>": "<svg onload=window.broken=1>",
-        "__proto__": "left",
+        **dict.fromkeys(("constructor", "__proto__"), "left"),
     },
-    {"_id": "w", "title": "hostile " + "W" * 300, "text": "hostile " + "wide" * 500},
-    {"_id": "constructor", "title": "link", "text": "hostile", "url": "https://example.org/a"},
+    {"_id": "w", "title": "hostile " + "W" * 300, "text": "hostile " + "wide" * 500, **_ODD},
+    {"_id": "constructor", "title": "link", "text": "hostile", "url": "https://example.org/a"}
+    | _ODD,
 ]
 SHOWN = "document.querySelectorAll('article').length"
 STATUS = "document.getElementById('status').textContent"
@@ -207,6 +209,45 @@ def test_hostile_texts_are_texts(browser: Browser, address: str, mode: str) -> N
     assert set(links) <= {"https://example.org/a"} and (links or mode in ("hybrid", "dense"))
 
 
+@pytest.mark.parametrize(
+    ("query", "name", "value", "left"),
+    [("copper+lamp", "lang", "de", 10), ("hostile", "constructor", "left", 1),
+     ("hostile", "__proto__", "left", 1)],
+)  # fmt: skip
+def test_filters(
+    browser: Browser, address: str, query: str, name: str, value: str, left: int
+) -> None:
+    """Also of fields that are called as parts of the language."""
+    browser.open(f"{address}?q={query}&mode=constructor")
+    groups = "[...document.querySelectorAll('aside details')]"
+    group = f"{groups}.find(d => d.innerText.startsWith('{name}'))"
+    label = f"[...{group}.querySelectorAll('label')].find(l => l.innerText.startsWith('{value}'))"
+    browser.until(f"!!({group})")
+    browser.value(f"{label}.click()")
+    facts = "[...document.querySelectorAll('article dl')]"
+    fit = f"{facts}.every(d => d.textContent.includes('{name}{value}')) && {SHOWN} === {left}"
+    browser.until(f"location.search.includes('where') && {fit}")
+    browser.open(browser.value("location.href"))
+    browser.until(f"{SHOWN} === {left} && {label}.querySelector('input').checked")
+    browser.value(f"{label}.click()")
+    browser.until("!location.search.includes('where')")
+
+
+def test_why_this_hit_by_keyboard(browser: Browser, address: str) -> None:
+    browser.open(f"{address}?q=copper+lamp")
+    browser.until(f"{SHOWN} === 10")
+    browser.press("j")
+    browser.press("j")
+    at = "[...document.querySelectorAll('article')].indexOf(document.activeElement)"
+    assert browser.value(at) == 1
+    browser.press("w")
+    shown = "document.querySelector('.why ul') && document.querySelector('.why').innerText"
+    why = browser.until(shown)
+    assert "Words in common" in why and "Nearest sentences" in why
+    browser.press("w")
+    browser.until("!document.querySelector('.why')")
+
+
 @pytest.mark.parametrize(("width", "dark"), [(320, False), (768, True)])
 def test_every_width(browser: Browser, address: str, width: int, dark: bool) -> None:
     for query in ("hostile", "copper+lamp&mode=all"):
@@ -224,6 +265,9 @@ def test_accessibility(browser: Browser, address: str) -> None:
     for query, dark in (("?q=copper+lamp", True), ("?q=copper&mode=all", False)):
         browser.open(address + query, dark=dark)
         browser.until(f"{SHOWN} >= 3")
+        if "all" not in query:
+            click(browser, ".ask")
+            browser.until("!!document.querySelector('.why ul')")
         browser.value(f"{script}; 0")
         violations = "r => r.violations.map(v => [v.id, v.impact, v.nodes[0].html])"
         assert browser.value(f"axe.run().then({violations})") == []

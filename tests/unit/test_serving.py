@@ -85,13 +85,27 @@ def test_a_search_is_that_of_the_index(engine: Engine) -> None:
     assert by_address.json()["hits"] == search(engine, query="copper", k=3, hybrid=1)["hits"]
 
 
-def test_pages_and_marked_words(engine: Engine) -> None:
-    whole = search(engine, query="copper lamps", k=20, highlight=True)
+def test_pages_facets_and_marked_words(engine: Engine) -> None:
+    whole = search(engine, query="copper lamps", k=20, facets=True, highlight=True)
     second = search(engine, query="copper lamps", k=10, offset=10)
     assert [h["id"] for h in whole["hits"][10:]] == [h["id"] for h in second["hits"]]
+    assert sum(count for _, count in whole["facets"]["lang"]) == 60
+    # Not 25 years, nor places in a document.
+    assert set(whole["facets"]) == {"lang", "tags"}
     pieces = whole["hits"][0]["highlights"]["snippet"]
     assert {text for text, hit in pieces if hit} <= {"copper", "lamp"}
     assert any(hit for _, hit in pieces)
+
+
+def test_why_a_hit(engine: Engine) -> None:
+    engine.live.add([{"_id": "why", "text": "A copper lamp shines. Bees hum. Lamps break."}])
+    body = {"query": "copper lamps", "id": "why"}
+    answer = one(engine, "POST", "/explain", json=body).json()
+    engine.live.delete(["why"])
+    assert sorted(each["word"] for each in answer["words"]) == ["copper", "lamp"]
+    assert answer["bm25"] == pytest.approx(sum(w["score"] for w in answer["words"]), abs=1e-4)
+    assert len(answer["sentences"]) == 3 and answer["sentences"][2]["text"] == "Bees hum."
+    assert one(engine, "POST", "/explain", json=body | {"id": "no"}).status_code == 404
 
 
 def test_openais_shape(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 "use strict";
-// All texts of passages become text nodes: nothing of an answer is read as HTML.
+// All texts of passages become text nodes: nothing of an answer is read as HTML. Names of fields may
+// be "constructor" or "__proto__": they are keys of maps and of objects without a prototype only.
 
 const PAGE = 10;
 const MODES = { hybrid: 0.3, dense: 0, lexical: 1 };
 const NAMES = { lexical: "Lexical", dense: "Dense", hybrid: "Hybrid" };
 const by = (id) => document.getElementById(id);
-const state = { query: "", mode: "hybrid", offset: 0 };
+const nothing = () => Object.create(null);
+const state = { query: "", mode: "hybrid", offset: 0, where: nothing() };
 let running = null;
 let weight = MODES.hybrid;
 
@@ -37,6 +39,8 @@ async function post(path, body, signal) {
 function request(mode, more) {
   const body = { query: state.query, highlight: true, ...more };
   body.hybrid = mode === "hybrid" ? weight : MODES[mode];
+  const where = Object.entries(state.where).filter(([, values]) => values.length);
+  if (where.length) body.where = Object.fromEntries(where);
   return body;
 }
 
@@ -88,17 +92,81 @@ function heading(tag, hit) {
 
 function hitShown(hit) {
   const text = made("p", {}, ...marked(hit.highlights.snippet));
+  const why = made("button", { type: "button", class: "ask", "aria-expanded": "false" }, "Why this hit");
   const article = made("article", { tabindex: "-1" }, heading("h2", hit), place(hit), text);
+  const actions = made("div", { class: "actions" }, why);
   if (hit.highlights.snippet.map(([piece]) => piece).join("").length < hit.text.length - 1) {
     const whole = made("button", { type: "button" }, "Whole text");
     whole.addEventListener("click", () => {
       text.textContent = hit.text;
       whole.remove();
     });
-    article.append(made("div", { class: "actions" }, whole));
+    actions.append(whole);
   }
-  article.append(details(hit));
+  why.addEventListener("click", () => explain(hit, article, why));
+  article.append(actions, details(hit));
   return article;
+}
+
+async function explain(hit, article, button) {
+  const open = article.querySelector(".why");
+  if (open) {
+    open.remove();
+    button.setAttribute("aria-expanded", "false");
+    return;
+  }
+  const box = made("div", { class: "why" }, "…");
+  article.append(box);
+  button.setAttribute("aria-expanded", "true");
+  try {
+    const found = await post("explain", { query: state.query, id: hit.id });
+    const top = Math.max(...found.words.map((each) => each.score), 0.001);
+    const words = found.words.map((each) => {
+      const bar = made("span", { class: "bar" });
+      bar.style.width = `${(5 * each.score) / top}em`;
+      return made("li", {}, bar, `${each.word} ${shownScore(each.score)}`);
+    });
+    const near = found.sentences.map((each) =>
+      made("li", {}, `${shownScore(each.score)} `, each.text));
+    box.replaceChildren(
+      made("h3", {}, `Words in common (BM25 ${shownScore(found.bm25)})`),
+      words.length ? made("ul", {}, ...words) : made("p", {}, "none"),
+      made("h3", {}, `Nearest sentences (whole passage ${shownScore(found.dense)})`),
+      made("ul", {}, ...near),
+    );
+  } catch (error) {
+    box.textContent = error.message;
+  }
+}
+
+function filtersShown(facets) {
+  const aside = by("filters");
+  const chosen = Object.entries(state.where).flatMap(([name, values]) => values.map((v) => [name, v]));
+  const groups = new Map(Object.entries(facets || {}).map(([name, list]) => [name, [...list]]));
+  for (const [name, value] of chosen) {
+    if (!groups.has(name)) groups.set(name, []);
+    if (!groups.get(name).some(([known]) => known === value)) groups.get(name).push([value, 0]);
+  }
+  const wide = window.matchMedia("(min-width: 46rem)").matches;
+  const inner = [...groups].map(([name, list]) => {
+    const values = state.where[name] || [];
+    const details = made("details", {}, made("summary", {}, name), ...list.map(([value, count]) => {
+      const box = made("input", { type: "checkbox" });
+      box.checked = values.includes(value);
+      box.addEventListener("change", () => {
+        state.where[name] = box.checked ? [...values, value] : values.filter((v) => v !== value);
+        state.offset = 0;
+        search();
+      });
+      return made("label", {}, box, made("span", {}, String(value)), made("span", {}, String(count)));
+    }));
+    details.open = values.length > 0 || wide;
+    return details;
+  });
+  const whole = made("details", {}, made("summary", {}, "Filters"), ...inner);
+  whole.open = chosen.length > 0;
+  aside.replaceChildren(...(wide ? inner : [whole]));
+  aside.hidden = !groups.size;
 }
 
 function trioShown(answers) {
@@ -129,6 +197,7 @@ async function search() {
   by("pages").hidden = true;
   if (!state.query.trim()) {
     by("results").replaceChildren();
+    filtersShown({});
     say("");
     return;
   }
@@ -137,15 +206,17 @@ async function search() {
     if (state.mode === "all") {
       const modes = ["lexical", "dense", "hybrid"];
       const answers = await Promise.all(modes.map((mode) =>
-        post("search", request(mode, { k: PAGE }), mine.signal)));
+        post("search", request(mode, { k: PAGE, facets: mode === "hybrid" }), mine.signal)));
       trioShown(Object.fromEntries(modes.map((mode, place) => [mode, answers[place]])));
+      filtersShown(answers[2].facets);
       say(`${answers[2].passages.toLocaleString("en")} passages searched in three ways`);
       return;
     }
-    const body = request(state.mode, { k: PAGE + 1, offset: state.offset });
+    const body = request(state.mode, { k: PAGE + 1, offset: state.offset, facets: true });
     const answer = await post("search", body, mine.signal);
     const hits = answer.hits.slice(0, PAGE);
     by("results").replaceChildren(...hits.map(hitShown));
+    filtersShown(answer.facets);
     const shown = hits.length
       ? `Hits ${state.offset + 1} to ${state.offset + hits.length}`
       : "No passage matches";
@@ -164,6 +235,9 @@ function remember() {
   if (state.query) parts.set("q", state.query);
   if (state.mode !== "hybrid") parts.set("mode", state.mode);
   if (state.offset) parts.set("offset", state.offset);
+  if (Object.values(state.where).some((values) => values.length)) {
+    parts.set("where", JSON.stringify(state.where));
+  }
   history.replaceState(null, "", parts.toString() ? `?${parts}` : location.pathname);
 }
 
@@ -172,6 +246,14 @@ function recall() {
   state.query = parts.get("q") || "";
   state.mode = [...Object.keys(MODES), "all"].find((mode) => mode === parts.get("mode")) || "hybrid";
   state.offset = Math.max(0, Math.floor(Number(parts.get("offset")) / PAGE) * PAGE) || 0;
+  try {
+    const where = JSON.parse(parts.get("where")) || {};
+    for (const [name, values] of Object.entries(where)) {
+      if (Array.isArray(values)) state.where[name] = values;
+    }
+  } catch {
+    // A link that was cut short: without filters.
+  }
   by("query").value = state.query;
   document.querySelector(`#modes input[value="${state.mode}"]`).checked = true;
 }
@@ -194,6 +276,11 @@ const KEYS = {
   k: () => step(-1),
   n: () => by("pages").hidden || by("next").disabled || turn(1),
   p: () => by("pages").hidden || by("previous").disabled || turn(-1),
+  w: () => {
+    const article = document.activeElement.closest("article") || document.querySelector("article");
+    const button = article && article.querySelector(".ask");
+    if (button) button.click();
+  },
 };
 
 document.addEventListener("keydown", (event) => {
@@ -205,7 +292,7 @@ document.addEventListener("keydown", (event) => {
 });
 by("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  Object.assign(state, { query: by("query").value, offset: 0 });
+  Object.assign(state, { query: by("query").value, offset: 0, where: nothing() });
   search();
 });
 by("modes").addEventListener("change", (event) => {
