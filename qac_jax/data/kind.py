@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from qac_jax.data.form import Form
-from qac_jax.errors import UserError, nearest
+from qac_jax.data.form import Form, check_name
+from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.text.spans import SPLITTERS
 
@@ -282,8 +282,7 @@ def pick(probabilities: Mapping[str, float], rng: np.random.Generator) -> str:
 def check_weights(what: str, weights: Mapping[str, float], valid: Sequence[str]) -> None:
     """Raises UserError for unknown names, negative weights, and weights that are all zero."""
     for name in weights:
-        if name not in valid:
-            raise UserError(f"{what}: {name!r} is not known; {nearest(name, valid)}")
+        check_name(what, name, valid)
     if min(weights.values(), default=0) < 0 or not sum(weights.values()):
         raise UserError(f"{what}: the weights {dict(weights)} must be 0 or more, and one above 0")
 

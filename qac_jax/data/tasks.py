@@ -1,14 +1,9 @@
 """seqio: the declared interface of the examples. Importing this module registers their tasks.
 
-    QAC_EXAMPLES=out/examples python
-    import qac_jax.data.tasks                              # T5X: MIXTURE_OR_TASK_MODULE
-    seqio.get_mixture_or_task("qac_passage_query").get_dataset(
-        {"passage": 144, "context": 32}, split="train", shuffle=True, seed=0, num_epochs=None)
-
 There is a task for every kind of example (`qac_mlm`, `qac_seq2seq`, …), one for every strategy of
 AugTriever (`qac_augtriever_doc_title`, …), and its mixtures of strategies with their rates
-(`qac_augtriever_hybrid_all`, …). Where their examples lie is asked when they are used: in
-QAC_EXAMPLES, or where `use` said. `register` makes a task or a mixture of given examples at once.
+(`qac_augtriever_hybrid_all`, …); docs/seqio.md shows their use. Where their examples lie is asked
+when they are used: in QAC_EXAMPLES, or where `use` said.
 
 A task yields the loader's examples in the loader's order for the same seed: both use
 `randomness.permute` for the order and call the same pair function. `sequence_length` gives the
@@ -151,10 +146,8 @@ class LateTask(_Task):
 
     @property
     def output_features(self) -> Mapping[str, Any]:
-        """Those of the examples; without a vocabulary where there are none of this kind.
-
-        seqio asks for them when a mixture is registered; reading from the task says what is wrong.
-        """
+        """Those of the examples; where there are none (seqio asks when a mixture is registered),
+        without a vocabulary."""
         try:
             return collections.OrderedDict(sorted(self._found()["output_features"].items()))
         except UserError:
@@ -163,10 +156,7 @@ class LateTask(_Task):
     def _found(self) -> dict[str, Any]:
         folder, settings = _places.get(self.name, (os.environ.get(EXAMPLES, ""), {}))
         if not folder:
-            raise UserError(
-                f"{self.name} does not know where its examples are; set {EXAMPLES}=FOLDER, or call "
-                "qac_jax.data.tasks.use(FOLDER)"
-            )
+            raise UserError(f"{self.name} needs examples; set {EXAMPLES}=FOLDER, or use(FOLDER)")
         return _known(folder, self.kind, json.dumps({**self.settings, **settings}, sort_keys=True))
 
 
@@ -339,8 +329,7 @@ def interleave(datasets: Sequence[Any], rates: Sequence[float], seed: Any) -> An
 def through_seqio(loader: Loader, start: int, stop: int | None) -> Generator[Batch]:
     """The trainer's batches through seqio: start, start + 1, … before stop (None: endless).
 
-    It shows that the tasks are what we train on, and serves whoever adds preprocessors to them. The
-    loader's own feeds are faster, and continue a run without reading what came before.
+    It shows that the tasks are what we train on; the loader's own feed is faster.
     """
     featurizer, size, plan = loader.featurizers[0], loader.batch_size, loader.plan
     name = register(

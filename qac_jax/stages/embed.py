@@ -84,7 +84,8 @@ class Embed(Stage):
         if source is None:
             hosts.once("texts", lambda: self._keep_texts(out))
             source = artifacts.load(out.path / corpus.TEXTS, "passages")
-        texts, how = Records(source), (self.options, self.inference, self._prompts())
+        prompts = {} if self.prompt is None else {self._side(): self.prompt}
+        texts, how = Records(source), (self.options, self.inference, prompts)
         encoder = Encoder.load(inputs.path("encoder"), *how)
         self._encode(texts, encoder, out)
         if not out.joins:
@@ -98,9 +99,6 @@ class Embed(Stage):
             encoder=memory(inputs.path("encoder"), *how),
             texts=corpus.location(source, out.path),
         )
-
-    def _prompts(self) -> dict[str, str]:
-        return {} if self.prompt is None else {self._side(): self.prompt}
 
     def _side(self) -> str:
         return "query" if self.queries else "passage"
