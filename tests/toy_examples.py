@@ -81,7 +81,11 @@ def passages(folder: Path, documents: int = 60) -> None:
         for position in range(rng.randint(1, 9)):
             body = text(rng, rng.randint(1, 9))
             anchors = [[w, w] for w in body.split()[: rng.randint(0, 4)]]
-            record = {"_id": f"d{document}#{position}", "doc": f"d{document}", "text": body}
+            record: dict[str, Any] = {
+                "_id": f"d{document}#{position}",
+                "doc": f"d{document}",
+                "text": body,
+            }
             record |= {"title": title if document % 3 else "", "anchors": anchors}
             found.append(record | {"position": position})
     _write(folder / "passages", "passages", found)

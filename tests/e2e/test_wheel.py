@@ -73,7 +73,8 @@ def qac(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def base_of(requires: list[str]) -> dict[str, metadata.Distribution]:
     """The distributions here that these requirements ask for, without any extra of ours."""
     found: dict[str, metadata.Distribution] = {}
-    pending, seen = [(text, ("",)) for text in requires], set()
+    pending: list[tuple[str, tuple[str, ...]]] = [(text, ("",)) for text in requires]
+    seen = set()
     while pending:
         text, extras = pending.pop()
         one = Requirement(text)

@@ -1,5 +1,7 @@
 """Tokenisers: Hugging Face's ids, special tokens, continuation; learning a vocabulary."""
 
+from typing import Any
+
 import pytest
 import sentencepiece
 import tokenizers as hf
@@ -93,8 +95,11 @@ def test_unigram_with_its_own_specials_and_no_padding_left(t5):
 
 def test_a_bare_sentencepiece_model(tmp_path):
     texts = ["the tide mill ground barley near the sea", "the miller stopped the mill"] * 50
-    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
-    where = {"sentence_iterator": iter(texts), "model_prefix": str(tmp_path / "spiece")}
+    ids: dict[str, Any] = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    where: dict[str, Any] = {
+        "sentence_iterator": iter(texts),
+        "model_prefix": str(tmp_path / "spiece"),
+    }
     sentencepiece.SentencePieceTrainer.train(**where, **ids, vocab_size=30, minloglevel=2)
     with pytest.raises(UserError, match="tokenizer that transformers does not read"):
         tokenizers.load(str(tmp_path))
