@@ -195,7 +195,7 @@ def test_other_requests_that_are_refused(engine: Engine) -> None:
 def test_hostile_texts_are_texts(engine: Engine) -> None:
     for text in ("<script>alert(1)</script>", "' OR 1=1 --", "\0", "../" * 9, "🦆\u202e", "(((("):
         where = {"lang": ["en", text]}
-        answer = search(engine, query=text, highlight=True, where=where)
+        answer = search(engine, query=text, highlight=True, facets=True, where=where)
         assert answer["query"] == text and answer["hits"]
         assert search(engine, query=text, where={text: text})["hits"] == []
 
@@ -235,6 +235,23 @@ def test_the_page_asks_nobody_else(engine: Engine) -> None:
         text = answer.text.replace("https?:", "")
         assert "http://" not in text and "https://" not in text
         assert "innerHTML" not in text and "eval(" not in text and " style=" not in text
+
+
+def test_requests_at_one_time_are_one_batch(engine: Engine) -> None:
+    calls: list[int] = engine.live.encoder.calls  # type: ignore[attr-defined]
+    calls.clear()
+
+    async def questions(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        words = [f"copper {number % 3}" for number in range(12)]
+        tasks = [client.post("/search", json={"query": word, "k": 2}) for word in words]
+        return await asyncio.gather(*tasks)
+
+    answers = asked(engine, questions)
+    assert [answer.status_code for answer in answers] == [200] * 12
+    # Three distinct texts; perhaps the first came alone.
+    assert sum(calls) <= 4
+    for number, answer in enumerate(answers):
+        assert answer.json()["hits"] == answers[number % 3].json()["hits"]
 
 
 def test_a_folder_that_another_process_writes_is_busy(tmp_path: Path, writers: None) -> None:
