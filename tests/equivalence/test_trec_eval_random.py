@@ -15,7 +15,7 @@ from qac_jax.formats.runs import ranked, read_run, write_run
 
 RUNS = 1000
 CUTS = (1, 3, 10, 50)
-TREC = ("map", "ndcg", "recip_rank", "Rprec", "num_rel_ret")
+TREC = ("map", "ndcg", "recip_rank", "Rprec", "bpref", "num_rel_ret")
 OURS = [f"{name}@{k}" for name in ("ndcg", "map", "recall", "precision") for k in CUTS]
 OWN = [f"{name}@{k}" for name in ("mrr", "hit", "capped_recall") for k in CUTS]
 PARTS = ("ndcg_cut", "map_cut", "recall", "P", "success")

@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_generation
 import toy_retrieval as toy
 
 from qac_jax import cli, hardware
 from qac_jax.errors import UserError
-from qac_jax.hub import weights
 from qac_jax.pipeline import costs, recipe
 from qac_jax.retrieval import approximate
 from qac_jax.stages.embed import Embed
@@ -72,22 +70,6 @@ def test_the_index_of_wikipedia_is_built_in_128_gb():
     plans, _ = planned({"passages": 21_000_000, "queries": 1})
     assert plans["index"]["parts"] == 5
     assert approximate.build_bytes(21_000_000 // 5, 768) < 60e9
-
-
-def test_a_generator_reads_passages_and_writes_queries_with_its_own_parameters(
-    tmp_path: Path,
-) -> None:
-    folder = str(toy_generation.save_generator(tmp_path / "t5"))
-    layers = weights.count_of_layers(folder)
-    assert layers
-    stages = {
-        "passages": Prepare(documents="corpus.jsonl"),
-        "questions": Generate.make(passages="stage:passages", generator=folder, samples=3),
-    }
-    plans, total = planned({"passages": 1000}, stages)
-    tokens = 1000 * (costs.PASSAGE_TOKENS + 3 * costs.QUERY_TOKENS)
-    assert plans["questions"]["flops"] == layers * tokens
-    assert total["without_hours"] == []
 
 
 def test_sizes() -> None:

@@ -18,67 +18,40 @@ from qac_jax.evaluation.benchmarks import (
     FORUMS,
     PROTOCOLS,
     Collection,
-    Judging,
     Suite,
     evaluate_folder,
     judge,
     with_forums_together,
 )
 from qac_jax.evaluation.significance import compare, holm, paired_t_test, randomization_test
-from qac_jax.formats import runs
 from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import Ranking, ranked
-from qac_jax.report import suites, tables
+from qac_jax.report import suites
 
 
-# AugTriever, Table 6, as printed: MS MARCO, the 14 BEIR sets, R@5/20/100 of six question sets.
-PUBLISHED = {
-    "Contriever": (
-        "20.6 27.5 31.7 25.4 48.1 24.5 37.9 16.7 29.2 14.9 68.2 15.5 64.9 83.5 28.4 36.9 "
-        "47.2 67.2 81.3 59.5 74.2 83.2 44.0 65.8 79.8 67.7 85.5 93.1 44.2 63.1 78.4 "
-        "50.3 64.7 76.3 52.1 70.1 82.0",
-        "20.6 36.9 40.7 73.1 63.9",
-    ),
-    "Hybrid-TQGen+": (
-        "24.6 59.5 32.7 32.7 57.1 26.9 41.2 17.8 32.6 16.8 65.5 16.4 67.8 79.3 29.4 41.1 "
-        "49.5 69.7 82.7 64.1 76.6 84.3 51.1 70.7 82.3 69.9 86.9 93.4 43.9 63.4 78.0 "
-        "56.6 68.5 78.7 55.8 72.6 83.3",
-        "24.6 41.1 45.2 76.0 65.9",
-    ),
-}
+# Contriever in AugTriever's Table 6, as printed: MS MARCO, the 14 BEIR sets and their mean,
+# R@5/20/100 of six question sets and their means.
+PUBLISHED = (
+    "20.6 27.5 31.7 25.4 48.1 24.5 37.9 16.7 29.2 14.9 68.2 15.5 64.9 83.5 28.4 36.9 "
+    "47.2 67.2 81.3 59.5 74.2 83.2 44.0 65.8 79.8 67.7 85.5 93.1 44.2 63.1 78.4 "
+    "50.3 64.7 76.3 52.1 70.1 82.0"
+)
+SUMMARY = (0.206, 0.369, 0.407, 0.731, 0.639)
 
 
-def published(row: str) -> tuple[Suite, list[float]]:
-    values = [float(value) / 100 for value in row.split()]
+def test_averages_are_the_papers():
+    values = [float(value) / 100 for value in PUBLISHED.split()]
     ndcg = dict(zip(["msmarco", *BEIR14], values, strict=False))
     rates = values[16:]
     hits = {
         name: {f"hit@{k}": rates[3 * i + j] for j, k in enumerate((5, 20, 100))}
         for i, name in enumerate(benchmarks.QUESTIONS)
     }
-    return Suite(ndcg, hits), values
-
-
-@pytest.mark.parametrize("system", PUBLISHED)
-def test_averages_are_the_papers(system):
-    row, summary = PUBLISHED[system]
-    suite, values = published(row)
+    suite = Suite(ndcg, hits)
     # The paper's sets were not rounded to three digits when it averaged them.
     assert list(suite.columns().values()) == pytest.approx(values, abs=0.0011)
-    expected = [float(value) / 100 for value in summary.split()]
-    assert list(suite.summary().values()) == pytest.approx(expected, abs=0.0011)
-
-
-def test_an_average_needs_all_its_sets():
-    suite, _ = published(PUBLISHED["Contriever"][0])
-    ndcg = {name: value for name, value in suite.ndcg.items() if name != "quora"}
-    less = Suite(ndcg, {name: v for name, v in suite.hits.items() if name != "webq"})
-    expected = [True, False, False, False, True]
-    assert [value is not None for value in less.summary().values()] == expected
-    text = tables.suites({"whole": suite, "less": less})
-    assert "less: 1 of the 14 BEIR sets are missing: Quora" in text
-    assert "less: 1 of the 6 question sets are missing: WebQ" in text
+    assert list(suite.summary().values()) == pytest.approx(SUMMARY, abs=0.0011)
 
 
 def test_trec_dl_counts_from_grade_two_on_and_all_judged_queries():
@@ -155,49 +128,12 @@ def test_a_folder_of_collections(tmp_path, capsys):
     assert alone.name == "cqadupstack/gis" and alone.split == "test"
 
 
-NAMES = {
-    **{"ndcg@10": "nDCG@10", "mrr@10": "RR@10", "recall@5": "R@5", "map": "AP", "map@3": "AP@3"},
-    **{"precision@2": "P@2", "hit@1": "Success@1", "recip_rank": "RR", "bpref": "Bpref"},
-    "Rprec": "Rprec",
-}
-RUN = {
-    "q1": ranked(["a", "b", "c", "d"], [4.0, 3.0, 2.0, 1.0]),
-    "q2": ranked(["c", "a", "b"], [9.0, 8.0, 7.5]),
-    "q3": ranked(["d", "c", "b", "a"], [0.4, 0.3, 0.2, 0.1]),
-}
-QRELS = "q1 0 a 1\nq1 0 d 2\nq1 0 c 0\nq2 0 b 1\nq2 0 x 1\nq3 0 d 2\nq3 0 a 1\n"
-
-
-def test_the_figures_are_those_of_ir_measures(tmp_path: Path) -> None:
-    """From the same TREC files, which both read."""
-    theirs: Any = pytest.importorskip("ir_measures")
-    runs.write_run(tmp_path / "own.trec", RUN)
-    (tmp_path / "qrels.trec").write_text(QRELS)
-    expected = theirs.calc_aggregate(
-        [theirs.parse_measure(name) for name in NAMES.values()],
-        theirs.read_trec_qrels(str(tmp_path / "qrels.trec")),
-        theirs.read_trec_run(str(tmp_path / "own.trec")),
-    )
-    rules = Judging(measures=tuple(NAMES)).resolved()
-    judge = benchmarks.by_judgements(tmp_path / "qrels.trec", rules)
-    found = judge("own", runs.read_run(tmp_path / "own.trec")).mean
-    assert {name: pytest.approx(found[own]) for own, name in NAMES.items()} == {
-        str(measure): value for measure, value in expected.items()
-    }
-
-
 # (answer, passage, whether the passage holds the answer, why)
 HARD = [
     ("Röntgen", "Wilhelm Conrad RÖNTGEN won it", True, "case does not matter, accents stay"),
     ("Rontgen", "Wilhelm Conrad Röntgen", False, "an accent is not dropped"),
     ("Röntgen", "Conrad Ro\u0308ntgen", True, "one character or letter and mark are the same"),
-    ("Ångström", "measured in \u212bngström", True, "the ångström sign is the letter Å"),
-    ("straße", "in der STRASSE", False, "lower case only: ß is not folded to ss"),
-    ("ΟΔΟΣ", "στην οδος", True, "a capital sigma at the end becomes a final one"),
-    ("ΟΔΟΣ", "στην οδοσ", False, "and no other"),
-    ("हिन्दी", "वह हिन्दी बोलता है", True, "vowel signs belong to the word"),
     ("cat", "the category", False, "no part of a token"),
-    ("don't", "don’t", False, "the two apostrophes are different characters"),
     ("New York City", "in New\nYork\u00a0City", True, "any blank, any line end"),
     ("New York City", "New York is a City", False, "no gaps"),
     ("a b a c", "a b a b a c", True, "a false start does not hide the answer"),

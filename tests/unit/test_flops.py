@@ -1,4 +1,4 @@
-"""FLOPs of traced programs, against XLA's count of unrolled small models and the known figure."""
+"""FLOPs of traced programs, against the known figure and by hand."""
 
 from typing import Any
 
@@ -22,19 +22,6 @@ IDS = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
 LENGTHS = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
 # Wide heads, so that what is not counted (softmax, norms, gelu) is small.
 CONFIG = BertConfig(250, 256, 2, 2, 512, max_positions=64)
-
-
-def test_programs_are_counted_as_xla_counts_them() -> None:
-    module = CONFIG.build(Runtime())
-    variables = jax.eval_shape(module.init, jax.random.key(0), IDS, LENGTHS)
-
-    def total(variables: Any, *inputs: Any) -> jax.Array:
-        leaves = jax.tree.leaves(module.apply(variables, *inputs))
-        return jnp.sum(jnp.stack([jnp.square(x).sum() for x in leaves]))
-
-    run = jax.grad(total)
-    xla: Any = jax.jit(run).lower(variables, IDS, LENGTHS).cost_analysis()
-    assert hardware.flops_of(run, variables, IDS, LENGTHS) == pytest.approx(xla["flops"], rel=0.04)
 
 
 def test_every_iteration_of_a_loop_counts_and_the_largest_branch() -> None:
