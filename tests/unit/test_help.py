@@ -1,11 +1,10 @@
-"""Pages of help that are short and complete, and progress on a terminal."""
+"""Pages of help that are short and complete."""
 
 import contextlib
-import io
 
 import pytest
 
-from qac_jax import cli, fields, progress
+from qac_jax import cli, fields
 from qac_jax.cli import ALIASES, VERBS
 
 
@@ -38,20 +37,3 @@ def test_the_whole_page_lists_every_setting(capsys: pytest.CaptureFixture[str]) 
                 assert f"[{', '.join(listed)}]" in whole, name
             if leaf.field.default == fields.REQUIRED:
                 assert "required: " in whole
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_sees_one_line_that_is_rewritten(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "_TERMINAL_SECONDS", 0.0)
-    stream = Terminal()
-    with progress.Bar("embed", total=4, unit="texts", stream=stream) as bar:
-        for _ in range(4):
-            bar.advance(loss=0.5)
-    shown = stream.getvalue()
-    assert shown.count("\n") == 1 and shown.count("\r") == 5
-    assert "ETA" in shown and "4/4 texts (100%)" in shown and "loss 0.5" in shown

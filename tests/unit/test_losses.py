@@ -1,7 +1,6 @@
 """Contrastive losses, those of tokens, and masking, by hand."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -29,33 +28,14 @@ def vectors(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def by_hand(scores: list[float], positive: int) -> float:
-    return -math.log(math.exp(scores[positive]) / sum(map(math.exp, scores)))
-
-
 def test_a_group_sees_itself_only() -> None:
     with jax.enable_x64(True):
-        q, p = (jnp.asarray(vectors(i, *s)) for i, s in enumerate([(6, 3), (6, 2, 3)]))
-        whole = in_batch(q, p, group=2).loss
-        parts = [in_batch(q[i : i + 2], p[i : i + 2]).loss for i in (0, 2, 4)]
-        np.testing.assert_allclose(whole, jnp.concatenate(parts), rtol=1e-12)
-        pairs = all_pairs(q, p[:, 0], group=3).loss
-        parts = [all_pairs(q[i : i + 3], p[i : i + 3, 0]).loss for i in (0, 3)]
+        q, p = jnp.asarray(vectors(0, 6, 3)), jnp.asarray(vectors(1, 6, 3))
+        pairs = all_pairs(q, p, group=3).loss
+        parts = [all_pairs(q[i : i + 3], p[i : i + 3]).loss for i in (0, 3)]
         np.testing.assert_allclose(pairs, jnp.concatenate(parts), rtol=1e-12)
     with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
-        in_batch(q, p, group=4)
-
-
-def test_another_copy_of_the_positive_is_no_negative() -> None:
-    with jax.enable_x64(True):
-        q, p = jnp.asarray(vectors(5, 3, 4)), jnp.asarray(vectors(6, 3, 2, 4))
-        names = jnp.array([[7, 1], [2, 7], [3, 9]])
-        found = in_batch(q, p, identities=names).loss
-        scores = np.asarray(q) @ np.asarray(p).reshape(6, 4).T
-        seen = [[0, 1, 2, 4, 5], range(6), range(6)]  # passage 7 is also at column 3
-        for i, columns in enumerate(seen):
-            expected = by_hand([scores[i, c] for c in columns], list(columns).index(2 * i))
-            np.testing.assert_allclose(found[i], expected, rtol=1e-12)
+        in_batch(q, p[:, None], group=4)
 
 
 def test_label_smoothing_is_torchs() -> None:

@@ -7,7 +7,6 @@ import pytest
 from qac_jax.errors import UserError
 from qac_jax.formats import docstrings, documents
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.python_names import Names, parse
 
 
 # Docstrings of the usual styles as plain text.
@@ -83,38 +82,20 @@ def test_code_tables_and_lists_keep_their_lines():
     assert signature.sections == ("Create an array.",)
 
 
-def test_reexports_and_star_imports_of_private_modules():
-    """Public names, found in source alone."""
-    sources = {
-        "p": "from ._a import one, two as second, x\nfrom ._b import *\nfrom p.sub import *",
-        "p._a": "def one(): pass\ndef two(): pass\ndef four(): pass\nfrom p import x",  # a circle
-        "p._b": "__all__ = ['shown']\ndef shown(): pass\ndef unlisted(): pass",
-        "p.sub": "from .impl import Thing\ndef helper(): pass",
-        "p.sub.impl": "class Thing: pass",
-    }
-    packages = ("p", "p.sub")
-    modules = {name: parse(text.encode(), name, name in packages) for name, text in sources.items()}
-    assert Names(modules).public_names() == {
-        ("p._a", "one"): ["p.one"],
-        ("p._a", "two"): ["p.second"],
-        ("p._b", "shown"): ["p.shown"],
-        # A package that lists a name is its home.
-        ("p.sub", "helper"): ["p.sub.helper", "p.helper"],
-        ("p.sub.impl", "Thing"): ["p.sub.Thing", "p.Thing", "p.sub.impl.Thing"],
-    }
-
-
 # Docstrings of packages as documents: a made-up package, then real ones.
 
 
 INIT = '''"""A package for the tests of reading docstrings."""
-from ._impl import fast, grind, Mill
+from ._impl import fast, lost
 from ._impl import grind as mill_it
+from ._impl import *
 __all__ = ["grind", "mill_it", "Mill", "fast"]
 '''
 
 
 IMPL = '''
+from toymill import lost  # a circle
+
 def grind(grain):
     """Grind grain between the stones of a mill.
 

@@ -79,9 +79,6 @@ def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.rmtree(data.parent / "out")
     with pytest.raises(UserError, match="ids are the same"):
         collect(made, data, contexts=False)
-    shutil.rmtree(data / "qrels")
-    with pytest.raises(UserError, match="no judged train queries.*give generated ones"):
-        collect(made, data, contexts=False)
 
 
 @pytest.mark.parametrize(
@@ -217,18 +214,6 @@ def test_texts_of_the_test_are_refused_in_training(leaky: Path, tmp_path: Path) 
     ):
         with pytest.raises(UserError, match=said):
             checked(leaky, tmp_path, str(training))
-
-
-def test_clean_contexts_and_candidates_pass(leaky: Path, tmp_path: Path) -> None:
-    clean = written_contexts(tmp_path / "clean", {"b": ["Where is the river?"]})
-    lines = [
-        {"_id": "b#q0", "query": "Where is the river?", "positives": ["b"], "negatives": ["e"]},
-        {"_id": "log:7", "query": "stones", "positives": ["e"], "negatives": ["a"]},
-    ]
-    candidates = written(tmp_path / "candidates", "negatives", lines)
-    found = checked(leaky, tmp_path, f"{clean},{candidates}")
-    counts = {"leaks": 0, "texts": 5, "questions": 3, "passages": 3}
-    assert json.loads(found.file("leaks.json").read_text()) == counts
 
 
 def test_a_query_log_trains_and_measures_nothing(leaky: Path, tmp_path: Path) -> None:
