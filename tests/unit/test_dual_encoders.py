@@ -18,8 +18,8 @@ from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig, l2_normalize
 from qac_jax.models.heads import mean_pool
 from qac_jax.models.layers import Runtime
-from qac_jax.objectives import pair, towers
-from qac_jax.objectives.augtriever import InBatch, MoCo, local_gradients, salience
+from qac_jax.objectives import towers
+from qac_jax.objectives.augtriever import InBatch, MoCo, salience
 from qac_jax.objectives.cross_encoder import Localized, Pointwise
 from qac_jax.objectives.finetune import Finetune
 from qac_jax.objectives.listwise import Listwise
@@ -235,13 +235,6 @@ def moco() -> tuple[MoCo, Any]:
     return objective, nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
 
 
-def test_the_queue_begins_as_unit_vectors_and_the_second_encoder_as_a_copy(moco: Any) -> None:
-    _, variables = moco
-    np.testing.assert_allclose(jnp.linalg.norm(variables["queue"]["keys"], axis=1), 1, rtol=1e-5)
-    assert np.std(variables["queue"]["keys"]) > 0.1 and int(variables["queue"]["pointer"]) == 0
-    jax.tree.map(np.testing.assert_array_equal, variables["params"], variables["momentum"])
-
-
 @pytest.mark.slow
 def test_texts_of_other_devices_learn_nothing_where_their_gradient_is_off() -> None:
     queries, passages = normal(1, BATCH), normal(2, BATCH, 2)
@@ -307,14 +300,8 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: Pair(model()).bind(Context(TOKENIZER)), "vocab_size=64"),
         (lambda: Pair(TIED).start_from(UNTIED, {}), "tied=False"),
         (lambda: InBatch(MODEL, remote_key_grad=False), "device_group"),
-        (lambda: local_gradients(normal(1, 8), normal(2, 8, 2), 3), "does not divide"),
         (lambda: MoCo(MODEL, queue_size=6).queued(queue, normal(9, 4)), "not a multiple"),
         (lambda: MoCo(UNTIED), "tied"),
-        (lambda: CrossEncoder(BERT).init(KEY, *TEXTS), "pooler=True"),
     ):
         with pytest.raises(UserError, match=sentence):
             make()
-    zeros = jnp.zeros((2, 1, 4))
-    for denominator in ("own_hard_only", "hard_from_all_only"):
-        with pytest.raises(UserError, match="n_passages to 2"):
-            pair.passage_centric(zeros[:, 0], zeros, denominator)

@@ -67,25 +67,20 @@ def test_a_signal_that_a_library_swallows_ends_the_next_stage():
 
 # Closes files for minutes after the first signal.
 SLOW = """
-import sys, time
-from qac_jax import cli
-
-def works(arguments):
+import time
+from qac_jax.processes import interruptible
+with interruptible():
     try:
         print("+", flush=True)
         time.sleep(60)
     finally:
         print("-", flush=True)
         time.sleep(60)
-    return 0
-
-cli._dispatch = works
-sys.exit(cli.main())
 """
 
 
 def test_a_second_signal_ends_a_process_at_once() -> None:
-    words = [sys.executable, "-c", SLOW, "prepare"]
+    words = [sys.executable, "-c", SLOW]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as slow:
         assert slow.stdout is not None
         for sign in ("+\n", "-\n"):

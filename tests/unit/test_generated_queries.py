@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import toy_retrieval
 
 from qac_jax import cli
 from qac_jax.artifacts import load
@@ -119,43 +120,23 @@ def test_bad_lines_have_file_and_line(tmp_path: Path) -> None:
         assert f"{path}:2" in str(error.value)
 
 
-BODY = (
-    "It hunts mice and voles by day. Kestrels hover with fanned tails over a field where mice "
-    "and voles hide. Its nest is a ledge or an old crow nest."
-)
-
-
-@pytest.fixture(scope="module")
-def collection(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("birds")
-    (folder / "qrels").mkdir()
-    lines = [{"_id": f"p{n}", "title": f"Bird {n}", "text": f"{BODY} Bird {n}."} for n in range(4)]
-    asked = [{"_id": f"q{n}", "text": f"what does bird {n} hunt?"} for n in range(4)]
-    written(folder, *lines, name="corpus.jsonl")
-    written(folder, *asked)
-    head = "query-id\tcorpus-id\tscore\n"
-    (folder / "qrels" / "train.tsv").write_text(head + "q0\tp0\t1\nq1\tp1\t1\n")
-    (folder / "qrels" / "test.tsv").write_text(head + "q3\tp3\t1\n")
-    return folder
-
-
-def test_questions_of_test_documents_are_never_learned(collection, tmp_path):
-    for part, expected in [("train", ["bird 0", "bird 1"]), ("held_out", ["bird 3"])]:
-        arguments = ["step", "pairs", "--collections", str(collection), "--part", part]
+def test_questions_of_test_documents_are_not_learned_and_prompts_are_whole(tmp_path: Path) -> None:
+    data = toy_retrieval.write_collection(tmp_path / "data", 8, 12, train=6)
+    train, test = (
+        set((data / "qrels" / f"{split}.tsv").read_text().split()[4::3])
+        for split in ("train", "test")
+    )
+    assert train & test and train - test
+    for part, expected in (("held_out", test), ("train", train - test)):
+        arguments = ["step", "pairs", "--collections", str(data), "--part", part]
         assert cli.main([*arguments, "--out", str(tmp_path / part)]) == 0
-        records = list(Records(load(tmp_path / part, kind="pairs")))
-        said = sorted(r["targets"][0] for r in records)
-        assert said == [f"what does {name} hunt?" for name in expected]
-
-
-def test_only_the_text_of_a_long_pair_is_truncated(collection, tmp_path):
-    arguments = ["step", "pairs", "--collections", str(collection)]
-    assert cli.main([*arguments, "--out", str(tmp_path / "pairs")]) == 0
-    arguments = ["tokenize", "--task", "seq2seq", "--pairs", str(tmp_path / "pairs")]
-    code = cli.main([*arguments, "--input_tokens", "20", "--out", str(tmp_path / "examples")])
-    assert code == 0
+        records = Records(load(tmp_path / part, kind="pairs"))
+        assert {r["_id"] for r in records} == {f"data/{passage}" for passage in expected}
+    # Where a pair is too long, only its text is truncated.
+    arguments = ["tokenize", "--task", "seq2seq", "--pairs", str(tmp_path / "train")]
+    assert cli.main([*arguments, "--input_tokens", "12", "--out", str(tmp_path / "examples")]) == 0
     stored = Examples(load(tmp_path / "examples", kind="examples"))
+    inputs = [record["inputs"].tolist() for record in stored.read(np.arange(stored.count))]
     prefix = tokenizers.load().encode("text2query: ")
-    for record in stored.read(np.arange(stored.count)):
-        assert len(record["inputs"]) == 20
-        assert record["inputs"][: len(prefix)].tolist() == prefix
+    assert max(map(len, inputs)) == 12
+    assert all(ids[: len(prefix)] == prefix for ids in inputs)
