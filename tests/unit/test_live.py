@@ -130,11 +130,9 @@ def test_ids_and_an_empty_index(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     index = toy.live(tmp_path / "index", toy.records(3))
     version = index.snapshot.version
-    bad: Any = [3]
     for message, call in (
         ("'d1' is in .*index already", lambda: index.add([{"_id": "d1", "text": "x"}])),
         ("'n' is given twice", lambda: index.add([{"_id": "n", "text": "x"}] * 2)),
-        ("passage 0 .* is neither a text nor a record", lambda: index.add(bad)),
         ("passage 0 .* is neither", lambda: index.add([{"text": "x", "n": float("nan")}])),
         ("'zz' is not in", lambda: index.delete(["d1", "zz"])),
         ("vectors of the shape", lambda: index.add(["x"], np.zeros((2, 16), np.float32))),
@@ -276,10 +274,8 @@ FITS: list[tuple[dict[str, Any], str]] = [
     ({"lang": RECORDS[4]["lang"]}, "e"),
     ({"lang": (">=", "e")}, "ace"),
     ({"year": {">": 0, "<": 2020}}, "a"),
-    ({"year": 2019.0, "lang": "en"}, "a"),
-    ({"tags": ["x", "z"]}, "a"),
     ({"tags": {"exists": False}}, "bde"),
-    ({"open": True}, "a"),
+    ({"open": True, "tags": ["x", "z"]}, "a"),
     ({"columns.kind": "k1"}, "b"),
     ({"text": "bee one"}, ""),
 ]
@@ -295,7 +291,6 @@ def test_what_fits(tmp_path: Path) -> None:
     wrong: Any
     for wrong, message in (
         ("en", "is not a filter; give fields with values"),
-        ({"year": (">=",)}, "expected a text, a number, true or false"),
         ({"year": ("=>", 3)}, "did you mean|valid names"),
     ):
         with pytest.raises(UserError, match=message):

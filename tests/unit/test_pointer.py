@@ -1,4 +1,4 @@
-"""A pointer-generator: started from an encoder, trained, stored with and without it, decoding."""
+"""A pointer-generator: started from an encoder, stored with and without it."""
 
 import dataclasses
 import json
@@ -15,22 +15,12 @@ from qac_jax.hub import backbones, huggingface, names, shared_encoder
 from qac_jax.models.bert import Bert
 from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.objectives.seq2seq import Seq2Seq
-from qac_jax.training import mesh as meshes
-from qac_jax.training import train
-from qac_jax.training.optimizers import Optimizer
-from qac_jax.training.step import Engine
 
 
 CONFIG = PointerConfig(
     40, 8, 1, 2, 12, 16, num_decoder_layers=1, d_ff=12, dropout=0.0, start_id=2, eos_id=3
 )
 MODEL = PointerGenerator(CONFIG)
-BATCH = {
-    "inputs": np.array([[2, 7, 9, 11, 3], [2, 20, 30, 3, 0]], np.int32),
-    "inputs_length": np.array([5, 4], np.int32),
-    "targets": np.array([[2, 9, 11, 3], [2, 30, 20, 3]], np.int32),
-    "targets_length": np.array([4, 4], np.int32),
-}
 
 
 @pytest.fixture(scope="module")
@@ -55,23 +45,9 @@ def ships(encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return folder
 
 
-def test_training_starts_from_an_encoder_and_leaves_it_alone(encoder: Any) -> None:
-    objective, loaded = Seq2Seq(MODEL).start_from(Bert(CONFIG.encoder), encoder)
-    optimizer = Optimizer(learning_rate=0.02, frozen=("^encoder/",), schedule_name="constant")
-    tx = optimizer.build(20, train.abstract_params(objective))
-    engine = Engine(
-        objective, tx, meshes.make_mesh(devices=jax.devices()[:1]), frozen=("^encoder/",)
-    )
-    state = engine.create(loaded)
-    with meshes.use(engine.mesh):
-        step = jax.jit(engine.step)
-        losses = []
-        for _ in range(20):
-            state, metrics = step(state, BATCH)
-            losses.append(float(metrics["loss"]))
-    assert losses[-1] < 0.5 * losses[0]
-    same = jax.tree.map(np.array_equal, dict(state.params)["encoder"], encoder)
-    assert all(jax.tree.leaves(same))
+def test_training_starts_from_an_encoder(encoder: Any) -> None:
+    _, loaded = Seq2Seq(MODEL).start_from(Bert(CONFIG.encoder), encoder)
+    jax.tree.map(np.testing.assert_array_equal, dict(loaded)["encoder"], encoder)
     other = dataclasses.replace(CONFIG.encoder, num_layers=2)
     with pytest.raises(UserError, match="the model to start from has .*num_layers=2"):
         Seq2Seq(MODEL).start_from(Bert(other), encoder)
