@@ -1,7 +1,5 @@
 """`qac evaluate` from the command line: figures, comparisons, answers, mistakes."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -35,20 +33,6 @@ def files(tmp_path):
 def evaluate(files, *arguments: str) -> int:
     out = str(files / "out")
     return cli.main(["evaluate", *[a.format(d=files) for a in arguments], "--out", out])
-
-
-def test_one_run(files, capsys):
-    assert evaluate(files, "--runs", "{d}/good.trec", "--qrels", "{d}/test.tsv") == 0
-    printed = capsys.readouterr().out
-    record = json.loads((files / "out" / "metrics.json").read_text())
-    assert record["name"] == "good" and record["queries"] == QUERIES
-    for measure, mean in record["mean"].items():
-        values = [values[measure] for values in record["per_query"].values()]
-        assert mean == pytest.approx(np.mean(values)) and f"{mean:.4f}" in printed
-    artifact = artifacts.load(files / "out", "metrics")
-    (read,), facts = results.read(artifact)
-    assert read.mean == record["mean"] and facts["protocol"] == "own"
-    assert artifact.info["mean"] == {"good": record["mean"]}
 
 
 def test_runs_are_compared(files, capsys):

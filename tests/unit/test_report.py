@@ -14,13 +14,11 @@ from toy_retrieval import WORDS, sentence
 
 from qac_jax import artifacts
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, Suite
-from qac_jax.evaluation.results import Result
-from qac_jax.evaluation.significance import Comparison
 from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import Ranking, ranked, write_lines
 from qac_jax.pipeline.stage import execute
 from qac_jax.report import plots, suites
-from qac_jax.report.gathering import Content, Evaluation
+from qac_jax.report.gathering import Content
 from qac_jax.report.plots import Series
 from qac_jax.report.render import html, markdown
 from qac_jax.stages.evaluate import Evaluate
@@ -109,18 +107,6 @@ def test_figures_and_their_marks(made: artifacts.Artifact) -> None:
     assert "^" not in lines[0] and "^ab" in lines[2] and "**" in lines[2]
     assert "<sup>ab</sup>" in made.file(PAGE).read_text()
     assert "24 questions" in table
-
-
-def test_marks_follow_the_test() -> None:
-    results = [Result("x", {"map": 0.2}, {}, 9), Result("y", {"map": 0.3}, {}, 9)]
-
-    def marks(p: float, difference: float) -> dict[str, str]:
-        found = Comparison("x", "y", "map", 9, difference, 5, 4, 0, 0.0, 0.0, p, p)
-        return Evaluation("t", results, [found]).better_than("map")
-
-    assert marks(0.049, 0.1) == {"x": "", "y": "a"}
-    assert marks(0.049, -0.1) == {"x": "b", "y": ""}
-    assert marks(0.051, 0.1) == {"x": "", "y": ""}
 
 
 def test_it_is_made_again_when_the_run_changes(run: Path, tmp_path: Path) -> None:

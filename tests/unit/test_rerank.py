@@ -71,18 +71,6 @@ def test_two_labels_are_log_odds(tmp_path, pairs) -> None:
     np.testing.assert_allclose(probability(two.score(queries, passages)), softmax, atol=1e-6)
 
 
-def test_a_run_keeps_its_passages_in_a_new_order(reranker, pairs) -> None:
-    queries, passages = pairs
-    texts = {f"p{i}": text for i, text in enumerate(passages)}
-    run = {"q": ranked(list(texts)[:8], np.arange(8)[::-1]), "r": ranked(["p9"], [1.0])}
-    asked = {"q": queries[0], "r": queries[1]}
-    found = rerank(run, asked, lambda ids: [texts[name] for name in ids], reranker)
-    assert set(found["q"].ids) == set(run["q"].ids) and found["r"].ids == ("p9",)
-    assert (np.diff(found["q"].scores) <= 0).all()
-    expected = reranker.score([queries[0]] * 8, [texts[name] for name in found["q"].ids])
-    np.testing.assert_allclose(found["q"].scores, expected, atol=1e-5)
-
-
 def test_a_model_that_reads_scores_reads_them_before_the_query(tmp_path, folder, pairs) -> None:
     queries, passages = pairs[0][:4], pairs[1][:4]
     module, variables = huggingface.load(folder)
@@ -107,9 +95,7 @@ def test_a_model_that_reads_scores_reads_them_before_the_query(tmp_path, folder,
         told.score(queries, passages)
 
 
-def test_what_is_no_cross_encoder_is_refused(tmp_path, folder) -> None:
-    with pytest.raises(UserError, match="max_length=2"):
-        Reranker.load(folder, RerankerOptions(max_length=2))
+def test_what_is_no_cross_encoder_is_refused(tmp_path) -> None:
     bert = Bert(BertConfig(64, 8, 1, 1, 8, 8))
     encoder = huggingface.save(tmp_path / "encoder", bert, random_variables(bert))
     with pytest.raises(UserError, match="Bert, not a cross-encoder"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qac_jax.errors import UserError
-from qac_jax.models.decoding.sampling import draw, kept, largest, row_keys
+from qac_jax.models.decoding.sampling import draw, kept, row_keys
 from qac_jax.models.decoding.settings import Decoding, Sampling
 
 
@@ -45,12 +45,6 @@ def kept_by_sorting(scores: np.ndarray, sampling: Sampling) -> np.ndarray:
 def test_kept_is_the_definition(sampling: Sampling) -> None:
     actual = kept(jnp.asarray(LOGITS), sampling)
     np.testing.assert_array_equal(actual, kept_by_sorting(LOGITS, sampling))
-
-
-def test_largest_is_top_k() -> None:
-    values, places = largest(jnp.asarray(LOGITS), 7)
-    np.testing.assert_array_equal(values, -np.sort(-LOGITS, axis=-1)[:, :7])
-    np.testing.assert_array_equal(np.take_along_axis(LOGITS, np.asarray(places), -1), values)
 
 
 def test_ties_and_wide_nuclei_take_the_long_road_to_the_same_draw() -> None:

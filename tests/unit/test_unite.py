@@ -72,5 +72,3 @@ def test_a_part_by_seed(tmp_path: Path) -> None:
     assert drawn(tmp_path / "b", *reversed(files), count=30, seed=1)[0] == texts
     assert drawn(tmp_path / "c", *files, count=30, seed=2)[0] != texts
     assert len(drawn(tmp_path / "d", *files)[0]) == 60
-    with pytest.raises(UserError, match="have one name"):
-        drawn(tmp_path / "e", files[0], files[0])

@@ -45,9 +45,7 @@ def test_training_must_be_better_than_noise() -> None:
         significance.choose([result("start", [1] * 3), result("one", [1] * 4)], "mrr@10")
 
 
-def said(
-    choice: significance.ModelChoice, weight: float, questions: Any, windows: float = 0.0
-) -> str:
+def said(choice: significance.ModelChoice, weight: float, questions: Any) -> str:
     rows = [
         result("bm25", [2] * 20 + [1] * 20),
         result("start", [1] * 10 + [2] * 30),
@@ -56,7 +54,7 @@ def said(
         result("one+", [1] * 30 + [2] * 10),
     ]
     compared = significance.compared(rows, ["mrr@10"], 1000)
-    systems = Systems("bm25", ("start", "one"), ("start+", "one+"), NAMES, weight, windows)
+    systems = Systems("bm25", ("start", "one"), ("start+", "one+"), NAMES, weight)
     made = dataclasses.asdict(choice)
     return " ".join(verdict.verdict(rows, compared, made, systems, questions))
 
@@ -69,8 +67,6 @@ def test_what_to_use_is_said_in_words() -> None:
     )
     assert "Against the start: +0.250 mrr@10, which is significant" in text
     assert "window" not in text and "Caution" not in text
-    by_windows = said(chosen([1] * 40), 0.3, JUDGED, 0.7)
-    assert "a passage's best window of words counts for 0.7 of 1" in by_windows
 
 
 def test_the_start_is_kept_and_made_questions_are_a_caution() -> None:

