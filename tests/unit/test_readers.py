@@ -22,10 +22,8 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import QUERIES, sample
 from qac_jax.pipeline import stage
-from qac_jax.pipeline.sharding import Workers
 from qac_jax.retrieval import corpus
 from qac_jax.stages.prepare import Prepare
-from qac_jax.text.passages import Cutting
 
 
 # Formats of lines: any number of shards is the whole, packed or not; bad input names its line.
@@ -102,6 +100,7 @@ def test_bad_input_names_file_and_line(tmp_path):
         ("msmarco_passages", b"1\ttext", b"1\tagain", "was there before"),
         ("dpr", b"1\ttext\ttitle", b'2\t"open\ttitle', "wrongly quoted"),
         ("jsonl", b'{"text": "a"}', b'{"text": "a"', "invalid JSON"),
+        ("jsonl", b'{"text": "a"}', b'{"text": "\\ud83d"}', "half a surrogate pair"),
         ("jsonl", b'{"text": "a"}', b'{"text": "a\xff"}', "not UTF-8: byte 0xff at column 12"),
         ("beir", b'{"_id": "1", "text": "a"}', b'{"text": "b"}', "no id: expected the key '_id'"),
     ):
@@ -200,73 +199,48 @@ def test_dpr_articles_stay_whole_in_every_shard(tmp_path):
 def test_plain_json_lines(tmp_path):
     rows: list[dict[str, Any]] = [
         {"text": "pile text", "meta": {"pile_set_name": "Pile-CC"}},
+        {"text": " \n", "meta": {}},
+        {"text": None},
         {"id": 5, "contents": "anserini", "title": " T ", "extra": [1]},
     ]
     path = _jsonl(tmp_path / "a.jsonl", rows)
-    first, second = _read("jsonl", path)
+    bad = BadLines()
+    first, second = _read("jsonl", path, bad=bad)
+    assert bad.left_out == {"documents without text": 2}
     assert (first.id, first.source, first.text) == ("a.jsonl@0", "Pile-CC", "pile text")
     assert (second.id, second.title, second.text) == ("5", "T", "anserini")
     assert (first.meta, second.meta) == ({}, {"extra": [1]})
 
 
-# Tiny dirty copies of the real sets: what each reader does with dirt (docs/bad-data.md). Two lines
-# of each are damaged: not UTF-8, or an id that was there before with another text.
+# What is done with dirt (docs/bad-data.md).
 
 
 def line(**record: Any) -> bytes:
     return json.dumps(record).encode()
 
 
-# format -> file, lines, the passages they give, what is left out, what is kept.
-SETS: dict[str, tuple[str, list[bytes], list[tuple[str, str]], dict[str, int], dict[str, int]]] = {
-    "beir": (
-        "corpus.jsonl",
-        [
-            line(_id="a", title="T", text="A text.", metadata={}),
-            line(_id="b", title="Only a title", text=""),
-            line(_id="d", title=None, text=None),
-            line(_id="e", text="No title, and a\0NUL."),
-            b'{"_id": "f", "text": "caf\xe9"}',
-            line(_id="a", title="T", text="A text.", metadata={}),
-            line(_id="a", title="T", text="Another text."),
-        ],
-        [("a", "A text."), ("b", ""), ("d", ""), ("e", "No title, and a NUL.")],
-        {"repeated documents": 1},
-        {"passages without text": 1, "lines with NUL characters, read as blanks": 1},
-    ),
-    "jsonl": (
-        "00.jsonl",
-        [
-            line(text="A text.", meta={"pile_set_name": "Pile-CC"}),
-            line(text=" \n", meta={"pile_set_name": "Pile-CC"}),
-            line(text=None, meta={}),
-            line(text="A\0NUL, and \\u0000 spelled out.", meta={}),
-            b'{"text": "caf\xe9"}',
-            b'{"text": "half a pair \\ud83d"}',
-        ],
-        [("00.jsonl@0", "A text."), ("00.jsonl@139", "A NUL, and \\u0000 spelled out.")],
-        {"documents without text": 2},
-        {"lines with NUL characters, read as blanks": 1},
-    ),
-}
-
-
-@pytest.mark.parametrize("format", SETS)
-def test_documents(format: str, tmp_path: Path) -> None:
+def test_dirty_documents(tmp_path: Path) -> None:
     """`prepare` does the same in several shards, whose repeats are found at the end."""
-    file, lines, passages, left_out, kept = SETS[format]
-    path = tmp_path / file
+    lines = [
+        line(_id="a", title="T", text="A text.", metadata={}),
+        line(_id="b", title="Only a title", text=""),
+        line(_id="d", title=None, text=None),
+        line(_id="e", text="No title, and a\0NUL."),
+        b'{"_id": "f", "text": "caf\xe9"}',
+        line(_id="a", title="T", text="A text.", metadata={}),
+        line(_id="a", title="T", text="Another text."),
+    ]
+    texts, left_out = ["A text.", "", "", "No title, and a NUL."], {"repeated documents": 1}
+    kept = {"passages without text": 1, "lines with NUL characters, read as blanks": 1}
+    path = tmp_path / "corpus.jsonl"
     path.write_bytes(b"\n".join(lines) + b"\n")
     bad = BadLines(2)
-    found = list(documents.read(format, path, bad=bad))
-    texts = [(p.id, p.text) for d in found for p in d.passages]
-    assert (texts or [(d.id, d.text) for d in found]) == passages
+    found = list(documents.read("beir", path, bad=bad))
+    assert [p.text for d in found for p in d.passages] == texts
     assert (bad.left_out, bad.kept, len(bad)) == (left_out, kept, 2)
-    given: dict[str, Any] = {"documents": str(path), "format": format, "shards": 3}
-    cutting, pool = Cutting(cut="none"), Workers(workers=1)
-    prepare = Prepare(**given, skip_bad=2, cutting=cutting, pool=pool)
-    made = stage.execute(prepare, tmp_path / "out")
-    assert [p["text"] for p in Records(made)] == [text for _, text in passages]
+    given: dict[str, Any] = {"documents": str(path), "format": "beir", "shards": 3}
+    made = stage.execute(Prepare.make(**given, skip_bad=2, cut="none", workers=1), tmp_path / "out")
+    assert [p["text"] for p in Records(made)] == texts
     assert (made.info["left_out"], made.info["kept"], made.info["skipped"]) == (left_out, kept, 2)
     assert len((tmp_path / "out" / "skipped.tsv").read_text().splitlines()) == 2
 

@@ -10,10 +10,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from toy_retrieval import WORDS, sentence
+from toy_retrieval import WORDS, sentence, write_collection
 
 from qac_jax import artifacts
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, Suite
+from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import Ranking, ranked, write_lines
 from qac_jax.pipeline.stage import execute
@@ -33,16 +34,18 @@ SYSTEMS = {"bm25": 30, "retriever_1": 8, "retriever_2": 3}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """passages, contexts, encoder (with a history), runs and natural (metrics)."""
-    folder, rng = tmp_path_factory.mktemp("report") / "run", np.random.default_rng(0)
-    named = [(f"p{n}", WORDS[n % 20], WORDS[(n + 1) % 20]) for n in range(PASSAGES)]
+    root, rng = tmp_path_factory.mktemp("report"), np.random.default_rng(0)
+    folder, names = root / "run", [f"p{n}" for n in range(PASSAGES)]
     with artifacts.create(folder / "passages", kind="passages", stage="prepare") as out:
-        titles = [(name, f"About {word} <{name[1:]}>") for name, word, _ in named]
-        write_records(out, [{"_id": n, "title": t, "text": sentence(rng, 20)} for n, t in titles])
+        titles = [f"About {WORDS[n % 20]} <{n}>" for n in range(PASSAGES)]
+        given = zip(names, titles, strict=True)
+        write_records(out, [{"_id": n, "title": t, "text": sentence(rng, 20)} for n, t in given])
         out.info["seconds"] = 12.5
     with artifacts.create(folder / "queries", kind="contexts", stage="generate") as out:
-        asked = [{"text": f"who likes a {other} & why?", "origin": "t5"} for *_, other in named]
-        found = [{"_id": of[0], "contexts": [c]} for of, c in zip(named, asked, strict=True)]
-        write_records(out, found, "contexts")
+        asked = [f"who likes a {WORDS[(n + 1) % 20]} & why?" for n in range(PASSAGES)]
+        found = [[{"text": text, "origin": "t5"}] for text in asked]
+        given = zip(names, found, strict=True)
+        write_records(out, [{"_id": n, "contexts": c} for n, c in given], "contexts")
         out.info.update(seconds=75.0, peak_resident_bytes=2**30)
     with artifacts.create(folder / "encoder", kind="parameters", stage="pretrain") as out:
         with out.open("metrics.jsonl") as file:
@@ -50,22 +53,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 row = {"step": step, "loss": 2 + 6 * float(np.exp(-step / 200)), "step_ms": 80.0}
                 file.write(json.dumps(row) + "\n")
         out.info.update(seconds=605.0, gin="train.Train.steps = 1000\n")
-    judged(folder, rng)
-    return folder
-
-
-def judged(folder: Path, rng: np.random.Generator) -> None:
-    sources = folder / "sources"
-    sources.mkdir()
-    truth = {f"q{n}": f"p{int(rng.integers(PASSAGES))}" for n in range(QUERIES)}
-    with open(sources / "queries.jsonl", "w") as file:
-        for name, passage in truth.items():
-            number = int(passage[1:])
-            text = f"where is the {WORDS[number % 20]} of {number}?"
-            file.write(json.dumps({"_id": name, "text": text}) + "\n")
-    lines = [f"{query}\t{passage}\t1" for query, passage in truth.items()]
-    (sources / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-    fields = {"queries": os.fspath(sources / "queries.jsonl")}
+    data = write_collection(root / "data", PASSAGES, QUERIES)
+    qrels, fields = data / "qrels" / "test.tsv", {"queries": os.fspath(data / "queries.jsonl")}
+    truth = {query: min(found) for query, found in by_query(read_judgements(qrels)).items()}
     for system, latest in SYSTEMS.items():
         with artifacts.create(folder / system, kind="run", stage="search", fields=fields) as out:
             with out.open("run.trec") as file:
@@ -73,8 +63,9 @@ def judged(folder: Path, rng: np.random.Generator) -> None:
             out.count = QUERIES
             out.info["seconds"] = 1.0
     runs = ",".join(os.fspath(folder / system) for system in SYSTEMS)
-    stage = Evaluate.make(runs=runs, qrels=os.fspath(sources / "test.tsv"), permutations=999)
+    stage = Evaluate.make(runs=runs, qrels=os.fspath(qrels), permutations=999)
     execute(stage, folder / "natural")
+    return folder
 
 
 def late(rng: np.random.Generator, relevant: str, latest: int) -> Ranking:

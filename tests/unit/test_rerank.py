@@ -34,17 +34,6 @@ def pairs() -> tuple[list[str], list[str]]:
     return [queries[i % 3] for i in range(20)], passages
 
 
-def test_sentence_transformers_gives_the_same(folder, reranker, pairs) -> None:
-    st = pytest.importorskip("sentence_transformers")
-    torch = pytest.importorskip("torch")
-    model = st.CrossEncoder(
-        str(folder), device="cpu", max_length=32, activation_fn=torch.nn.Identity()
-    )
-    expected = model.predict(list(zip(*pairs, strict=True)), show_progress_bar=False)
-    assert np.std(expected) > 0.05
-    np.testing.assert_allclose(reranker.score(*pairs), expected, rtol=0, atol=2e-5)
-
-
 def test_order_and_neighbours_change_nothing(reranker, pairs) -> None:
     queries, passages = pairs
     heard: list[int] = []

@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ import pytest
 import toy
 import toy_examples
 from etils import epath
-from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec
 
 from qac_jax import cli, hardware
@@ -31,7 +32,7 @@ from qac_jax.objectives.objective import Context
 from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics, optimizers, step, train
 from qac_jax.training.checkpoints import Checkpoints, averaged, plain
-from qac_jax.training.optimizers import OPTIMIZERS, Optimizer, freeze
+from qac_jax.training.optimizers import OPTIMIZERS, Optimizer
 from qac_jax.training.step import LARGEST, LEAST, LOSS_SCALE, Engine, Scaling, overflows
 
 
@@ -40,14 +41,9 @@ TINY = BertConfig(
 )
 
 
-def engine(
-    objective: Any, *, data: int = 1, frozen: tuple[str, ...] = (), tx: Any = None, **options: Any
-) -> Engine:
+def engine(objective: Any, *, data: int = 1, **options: Any) -> Engine:
     mesh = meshes.make_mesh((data, 1, 1), jax.devices()[:data])
-    tx = tx or optax.adam(1e-2)
-    if frozen:
-        tx = freeze(tx, frozen, train.abstract_params(objective))
-    return Engine(objective, tx, mesh, frozen=frozen, **options)
+    return Engine(objective, optax.adam(1e-2), mesh, **options)
 
 
 # The state.
@@ -196,10 +192,7 @@ def test_state_is_born_sharded_and_the_optimiser_mirrors_parameters() -> None:
     moments = state.opt_state[0]
     for leaf in (state.params, moments.mu, moments.nu):
         assert leaf["table"].sharding.spec == table
-    assert state.params["table"].addressable_shards[0].data.shape == (16, 8)
     assert moments.count.sharding.spec == PartitionSpec()
-    placed = meshes.place(toy.batch(16), run.mesh)
-    assert placed["tokens"].addressable_shards[0].data.shape == (4, 12)
 
 
 def test_any_batch_has_its_devices() -> None:
@@ -401,34 +394,12 @@ def test_weights_are_averaged() -> None:
         averaged([start, {"w": np.zeros(3)}], (1, 1))
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's cache folder, and JAX as one finds it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    fresh = {"jax_compilation_cache_dir": None, "jax_persistent_cache_min_compile_time_secs": 0.0}
-    before = {name: getattr(jax.config, name) for name in fresh}
-    for settings in (fresh, before):
-        for name, value in settings.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        if settings is fresh:
-            yield tmp_path
-
-
-def test_programs_are_kept_also_where_an_earlier_stage_compiled_without(home: Path) -> None:
-    def programs() -> set[Path]:
-        return {path for path in home.rglob("jit_product-*-cache") if path.is_file()}
-
-    def product(x: jax.Array) -> jax.Array:
-        return jnp.tanh(x @ x) + x
-
-    jax.jit(product)(jnp.ones((3, 3))).block_until_ready()
-    assert not programs()
-    hardware.keep_programs()
-    first = jax.jit(product)(jnp.ones((9, 9)))
-    kept = programs()
-    assert [path.parent.name for path in kept] == [hardware.machine("cpu")]
-    jax.clear_caches()
-    again = jax.jit(product)(jnp.ones((9, 9)))
-    assert programs() == kept  # read, not made anew
-    assert (first == again).all()
+def test_programs_are_kept_also_where_an_earlier_stage_compiled_without(tmp_path: Path) -> None:
+    code = (
+        "import jax, jax.numpy as jnp; from qac_jax import hardware; f = jax.jit(lambda x: x @ x)\n"
+        "f(jnp.ones((3, 3))); hardware.keep_programs(); f(jnp.ones((9, 9)))"
+    )
+    changed = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **changed}, check=True)
+    kept = {path.parent.name for path in tmp_path.rglob("jit__lambda*-cache")}
+    assert kept == {hardware.machine("cpu")}
