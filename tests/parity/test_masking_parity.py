@@ -115,8 +115,9 @@ def test_replacement_is_80_10_10(case: Path) -> None:
     vocabulary = masking.Vocabulary(np.zeros(size, bool))
     tokens = jnp.tile(jnp.arange(5, 5 + 1000, dtype=jnp.int32), (1000, 1))
     keys = jax.random.split(jax.random.key(3), len(tokens))
-    _, *bits = masking.random_bits(keys, tokens.shape[1])
-    after = np.asarray(jax.jit(lambda t, *b: masking.replaced(t, *b, vocabulary))(tokens, *bits))
+    _, chance, other = masking.random_bits(keys, tokens.shape[1])
+    replaced = jax.jit(lambda *texts: masking.replaced(*texts, vocabulary))
+    after = np.asarray(replaced(tokens, chance, other))
     before = np.asarray(tokens)
 
     masked, kept = after == vocabulary.mask, after == before
