@@ -116,7 +116,7 @@ def test_replacement_is_80_10_10(case: Path) -> None:
     tokens = jnp.tile(jnp.arange(5, 5 + 1000, dtype=jnp.int32), (1000, 1))
     keys = jax.random.split(jax.random.key(3), len(tokens))
     _, chance, other = masking.random_bits(keys, tokens.shape[1])
-    replaced = jax.jit(lambda *texts: masking.replaced(*texts, vocabulary))
+    replaced = jax.jit(lambda t, c, o: masking.replaced(t, c, o, vocabulary))
     after = np.asarray(replaced(tokens, chance, other))
     before = np.asarray(tokens)
 
