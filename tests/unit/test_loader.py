@@ -1,4 +1,4 @@
-"""The loader's shapes, backends, remainders, errors; the reader of stored records."""
+"""The loader's backends, remainders, errors; the reader of stored records."""
 
 import json
 import multiprocessing
@@ -37,17 +37,6 @@ def numbers(batch: dict[str, np.ndarray]) -> list[int]:
 
 
 LENGTHS = {"passage": 8, "context": 5}
-
-
-def test_shapes_and_types_are_those_of_the_spec() -> None:
-    loader = Loader(memory(form={**FORM, "pad": 7}), batch_size=8, lengths=LENGTHS)
-    batch = next(loader)
-    assert {n: (a.shape, a.dtype) for n, a in batch.items()} == loader.spec
-    assert loader.spec["passage"] == ((8, 8), np.dtype(np.int32))
-    for row, length in zip(batch["passage"], batch["passage_length"], strict=True):
-        assert row[0] == 1 and row[length - 1] == 2 and (row[length:] == 7).all()
-        assert (row[: length - 1] < 7).sum() == 1
-    loader.close()
 
 
 def test_threads_and_processes_give_the_same_batches() -> None:

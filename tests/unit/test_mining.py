@@ -137,10 +137,8 @@ def test_labels_by_thresholds() -> None:
     judged: dict[str, Any] = {"relevant": {"c": 0.0, "z": 0.0}}
     changes: dict[str, Any]
     for changes, positives, negatives in (
-        ({"count": 2}, "e", "ad"),
         ({}, "e", "adfg"),
         ({"positives": "all"}, "eb", "adfg"),
-        ({"depth": 4}, "b", "ad"),
         ({"excluded": {"a", "f"}}, "e", "dg"),
         ({"relevant": {"d": -4.0}}, "d", "afg"),
         (judged, "cz", "adfg"),

@@ -80,6 +80,9 @@ def test_tables_3_and_4(built: Any) -> None:
         assert reading.kind == "mixed" and reading.lengths["context"] == 144
         assert weights["query"] == pytest.approx(0.5)
         assert sum(weights.values()) == pytest.approx(1, abs=1e-3)
+        cells = toy_recipes.cells(f"qac_{base}_tables")
+        assert set(cells) == {"passages", "mixed", *(f"queries_{count}" for count in QUERIES)}
+        assert len({str(of["queries"]) for name, of in cells.items() if name != "passages"}) == 1
 
 
 def test_baselines() -> None:
@@ -126,14 +129,6 @@ def test_table_1(built: Any) -> None:
             for name in (f"run_{number}", f"run_{number}_dl19", f"run_{number}_dl20"):
                 says(found[name], index=f"stage:index_{number}", k=1000)
         assert "stage:run_bm25" in found["metrics"].runs
-
-
-def test_the_grids_of_tables_1_3_and_4() -> None:
-    for base in BASES:
-        cells = toy_recipes.cells(f"qac_{base}_tables")
-        assert set(cells) == {"passages", "mixed", *(f"queries_{count}" for count in QUERIES)}
-        generators = {str(of["queries"]) for name, of in cells.items() if name != "passages"}
-        assert len(generators) == 1
 
 
 def test_rows_of_table_1_beside_them() -> None:
