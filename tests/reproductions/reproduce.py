@@ -66,19 +66,11 @@ def read_all() -> dict[str, Reproduction]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="launch/reproduce.sh", description=__doc__.split("\n")[0])
     known = read_all()
-    parser.add_argument("names", nargs="*", help="figures to measure again (default: list them)")
-    parser.add_argument("--data", default=os.environ.get("QAC_DATA", ""), help="the collections")
+    parser.add_argument("names", nargs="+", choices=known, help="figures to measure again")
+    data = os.environ.get("QAC_DATA")
+    parser.add_argument("--data", default=data, required=not data, help="the collections")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "reproductions")
     options = parser.parse_args(arguments)
-    if unknown := sorted(set(options.names) - set(known)):
-        parser.error(f"{unknown[0]!r} is not a figure; known are {', '.join(known)}")
-    if not options.names:
-        for one in known.values():
-            print(f"{one.name:<24} {one.value:g} ± {one.tolerance:g}, {one.minutes:g} min")
-            print(f"{'':<24} {one.what}")
-        return 0
-    if not options.data:
-        parser.error("the commands read collections; give their folder by --data, or in QAC_DATA")
     failed = 0
     for name in options.names:
         one, began = known[name], time.monotonic()

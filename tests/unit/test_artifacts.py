@@ -134,22 +134,15 @@ def test_a_damaged_record_is_refused_and_a_damaged_journal_is_none(tmp_path):
 
 def test_bytes_are_compared_once(tmp_path, monkeypatch):
     """The cost: one reading of what comes from elsewhere, none of what was written here."""
-    read = []
-
-    def counted(path):
-        read.append(Path(path).name)
-        return real(path)
-
-    real = hashing.hash_file
-    monkeypatch.setattr(hashing, "hash_file", counted)
     write(tmp_path / "a")
-    read.clear()
+    read: list[str] = []
+    real = hashing.hash_file
+    monkeypatch.setattr(hashing, "hash_file", lambda path: read.append(path) or real(path))
     artifacts.load(tmp_path / "a")
-    assert read == []
     os.utime(tmp_path / "a" / "words-1.txt", (1, 1))  # as a copy would have
     for _ in range(2):
         artifacts.load(tmp_path / "a")
-    assert read == ["words-1.txt"]
+    assert read == [str(tmp_path / "a" / "words-1.txt")]
 
 
 # Whatever moment a run is killed at: nothing lost, nothing half, nothing refused.

@@ -186,17 +186,14 @@ def test_titles_are_read_as_in_training() -> None:
         {"title": "A long title of many words indeed", "text": "words " * 30},
     ]
     texts = [encoder.passage_text(record) for record in records]
-    found = encoder.encode(texts)
-
     form = Form(**form_of(TOKENIZER), crop="right")
-    ids, types, sizes = np.zeros((2, 24), int), np.zeros((2, 24), int), np.zeros(2, int)
-    for row, raw in enumerate(TOKENIZER.encode_batch(texts)):
-        one, kind = title_and_body(np.array(raw, np.int32), form, 24)
-        ids[row, : len(one)], types[row, : len(one)], sizes[row] = one, kind, len(one)
-    assert sizes[1] == 24 and types.sum(1).min() > 3
-    apply = jax.jit(TIED.apply)
-    np.testing.assert_allclose(found, apply({"params": params}, ids, sizes, types), atol=2e-5)
-    assert np.abs(found - apply({"params": params}, ids, sizes)).max() > 1e-2
+    for text, vector in zip(texts, encoder.encode(texts), strict=True):
+        raw = np.array(TOKENIZER.encode_batch([text])[0], np.int32)
+        ids, types = title_and_body(raw, form, 24)
+        given = {"params": params}, ids[None], np.array([len(ids)])
+        np.testing.assert_allclose(vector, TIED.apply(*given, types[None])[0], atol=2e-5)
+        assert types.sum() > 3 and np.abs(vector - TIED.apply(*given)[0]).max() > 1e-2
+    assert len(ids) == 24
 
 
 def test_the_loss_is_the_divergence_of_every_query() -> None:

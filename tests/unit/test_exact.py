@@ -63,10 +63,3 @@ def test_fewer_rows_than_asked_for_and_another_width(tmp_path, queries):
     assert (rows[:, 6:] == -1).all() and np.isneginf(scores[:, 6:]).all()
     with pytest.raises(UserError, match="8 dimensions and the index holds 16"):
         searcher.search(np.ones((1, 8), np.float32), 5)
-
-
-def test_rows_are_read_across_files(vectors):
-    files, array = vectors
-    np.testing.assert_array_equal(files.read(900, 2100), array[900:2100])
-    rows = np.array([2999, 0, 1500, 1500])
-    np.testing.assert_array_equal(files.take(rows), array[rows])

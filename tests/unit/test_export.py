@@ -33,7 +33,12 @@ def export(out: Path, **settings: Any) -> artifacts.Artifact:
 
 
 def test_a_folder_that_is_an_artefact_and_a_model(dual: Path, tmp_path: Path) -> None:
-    exported = export(tmp_path / "out", model=str(dual), license="mit", language="en")
+    result = Result("own | run", {"ndcg@10": 0.5, "mrr@10": 0.25}, {}, 7)
+    with artifacts.create(tmp_path / "metrics", kind="metrics") as out:
+        results.store(out, [result], {"comparisons": []})
+    figures = str(tmp_path / "metrics")
+    said: dict[str, Any] = {"license": "mit", "datasets": ("owner/manuals",)}
+    exported = export(tmp_path / "out", model=str(dual), name="shop", figures=figures, **said)
     assert exported.kind == huggingface.EXPORTED
     assert {"config.json", "modules.json", "README.md"} <= exported.files.keys()
     module, _ = huggingface.load(exported.path)
@@ -43,8 +48,11 @@ def test_a_folder_that_is_an_artefact_and_a_model(dual: Path, tmp_path: Path) ->
     assert after.limits == before.limits == {"query": 12, "passage": 30}
     np.testing.assert_array_equal(after.encode(TEXTS), before.encode(TEXTS))
     card = (exported.path / "README.md").read_text()
-    assert "library_name: sentence-transformers\n" in card
-    assert "license: mit" in card and "language: en" in card
+    for line in ("# shop", "| own \\| run | 0.5000 | 0.2500 | 7 |"):
+        assert line in re.sub(" +", " ", card)
+    data: Any = huggingface_hub.ModelCard(card).data
+    assert data.library_name == "sentence-transformers"
+    assert (data.license, data.datasets) == ("mit", ["owner/manuals"])
 
 
 def test_half_precision_halves_the_file(dual: Path, tmp_path: Path) -> None:
@@ -76,25 +84,6 @@ def test_what_differs_is_refused() -> None:
     for wrong, dtype in ((0.1, "float16"), (0.1, "float32"), (np.nan, "float16")):
         with pytest.raises(UserError, match=f"back from {dtype}, the exported model is another"):
             _compare({"a": np.zeros(2)}, {"a": np.array([0, wrong])}, dtype)
-
-
-def test_figures_and_data_on_the_card(dual: Path, tmp_path: Path) -> None:
-    result = Result("own | run", {"ndcg@10": 0.5, "mrr@10": 0.25}, {}, 7)
-    with artifacts.create(tmp_path / "metrics", kind="metrics") as out:
-        results.store(out, [result], {"comparisons": []})
-    exported = export(
-        tmp_path / "out",
-        model=str(dual),
-        figures=str(tmp_path / "metrics"),
-        name="shop-search",
-        base_model="owner/small",
-        datasets=("owner/manuals",),
-    )
-    card = (exported.path / "README.md").read_text()
-    for line in ("# shop-search", "| own \\| run | 0.5000 | 0.2500 | 7 |"):
-        assert line in re.sub(" +", " ", card)
-    data: Any = huggingface_hub.ModelCard(card).data
-    assert (data.base_model, data.datasets) == ("owner/small", ["owner/manuals"])
 
 
 @pytest.mark.slow
