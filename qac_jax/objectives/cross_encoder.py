@@ -11,7 +11,7 @@ where RocketQA takes it on each GPU.
 
 import abc
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,8 @@ _EPSILON = 1e-8  # under the root of the norm
 @dataclasses.dataclass(frozen=True)
 class _Scorer(Objective):
     """The common part of both losses: scores of pairs, the adversarial step, initial parameters."""
+
+    fills: ClassVar[bool] = True
 
     model: CrossEncoder
     adversarial_step: float = option(0.0, at_least=0)  # RocketQA: 0.01

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ from qac_jax.objectives.objective import Batch, Context, Loss, Objective, Variab
 @dataclasses.dataclass(frozen=True)
 class Mlm(Objective):
     """Predict the masked tokens of the feature `tokens`."""
+
+    fills: ClassVar[bool] = True
 
     model: Backbone
     masking: Masking = Masking()

@@ -20,17 +20,16 @@ another, or where there is state, `loss` receives the whole batch, and may encod
 examples at a time (`qac_jax.objectives.chunked`).
 
 **Any batch on any devices.** Where devices cannot share a batch equally, copies of its first rows
-fill it up behind its `examples`. `prepare` and `loss` leave them out of losses and figures: their
-weights are 0 (`global_weights`), or the vectors of the others are taken (`chunked.first_rows`).
-
-The arrays of a prepared batch have the examples first.
+fill it up behind its `examples`. An objective that `fills` leaves them out of losses and figures:
+their weights are 0 (`global_weights`), or the vectors of the others are taken
+(`chunked.first_rows`).
 """
 
 import abc
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -68,6 +67,8 @@ class Context:
 @dataclasses.dataclass(frozen=True)
 class Objective(Checked, abc.ABC):
     """A training loss and what it needs (see the module's text for the conventions)."""
+
+    fills: ClassVar[bool] = False  # whether it leaves out rows behind its `examples`
 
     model: nn.Module
     # Examples encoded at a time (0: all), where it is not splittable.

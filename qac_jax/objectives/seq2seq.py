@@ -5,7 +5,7 @@ over all target tokens of the whole batch, with label smoothing and T5X's z-loss
 """
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 
@@ -23,6 +23,8 @@ from qac_jax.objectives.objective import Batch, Context, Loss, Objective, Variab
 @dataclasses.dataclass(frozen=True)
 class Seq2Seq(Objective):
     """Generate `targets` from `inputs`; both end with the model's end-of-text token."""
+
+    fills: ClassVar[bool] = True
 
     model: Writer
     smoothing: float = option(0.0, at_least=0, below=1)

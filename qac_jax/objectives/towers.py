@@ -5,7 +5,7 @@ positive first, and where titles are segments of their own `passages_types` [B, 
 """
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ class DualEncoderObjective(Objective):
 
     The whole dual encoder is exported.
     """
+
+    fills: ClassVar[bool] = True
 
     model: DualEncoder
     temperature: float = option(1.0, above=0)  # usually 0.05 for cosines

@@ -90,7 +90,7 @@ class Train(Stage):
             self.devices.mesh,
             schedule.batch_size,
             microbatch or self.objective.chunk,
-            fills=not pack,
+            fills=self.objective.fills and not pack,
         )
         objective, initial = train.initial(self.objective, inputs.get("init"))
         tokenizer = tokenizers.load(os.fspath(examples.path / parameters.TOKENIZER))

@@ -290,7 +290,7 @@ class Engine:
 
     def compile_measure(self, batch: Any) -> jax.stages.Compiled:
         size = jax.tree.leaves(batch)[0].shape[0]
-        meshes.check_batch(size, self.mesh, "validation batch_size", fills=True)
+        meshes.check_batch(size, self.mesh, "validation batch_size", self.objective.fills)
         engine, batch = self._fitted(batch)
         measure = jax.jit(
             engine.measure,
@@ -303,7 +303,7 @@ class Engine:
     def check(self, batch_size: int) -> None:
         """Raises UserError for batch sizes that do not fit the mesh or the microbatch."""
         whole = not 0 < (self.microbatch or self.objective.chunk) < batch_size
-        meshes.check_batch(batch_size, self.mesh, fills=whole)
+        meshes.check_batch(batch_size, self.mesh, fills=self.objective.fills and whole)
         if 0 < self.microbatch < batch_size:
             if batch_size % self.microbatch:
                 raise UserError(

@@ -273,7 +273,7 @@ def validation_loader(
     other than those of training batches. Where they are encoded in chunks nothing fills them up.
     """
     count, objective = min(examples.count, batch_size), engine.objective
-    fills = not pack and not 0 < objective.chunk < count
+    fills = objective.fills and not pack and not 0 < objective.chunk < count
     return Loader(
         os.fspath(examples.path),
         reading=reading,
