@@ -1,4 +1,4 @@
-"""The loader's backends, remainders, errors; the reader of stored records."""
+"""The loader's backends, remainders, errors."""
 
 import json
 import multiprocessing
@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf.message import DecodeError
 from toy_examples import MemoryExamples
 
-from qac_jax.data.examples import Records
 from qac_jax.data.loader import Loader, Part
 from qac_jax.errors import UserError
 
@@ -137,14 +135,3 @@ def test_what_cannot_be_loaded() -> None:
     ):
         with pytest.raises(UserError, match=message):
             Loader(source, batch_size=4, **given)
-
-
-def test_damaged_records_are_noticed() -> None:
-    records = Records({"a": "uint16"})
-    # Example { Features { entry { "a", BytesList { 05 00 06 00 } } } }, by hand
-    good = bytes([10, 15, 10, 13, 10, 1]) + b"a" + bytes([18, 8, 10, 6, 10, 4, 5, 0, 6, 0])
-    record = records.parse(good)
-    assert np.asarray(record["a"]).tolist() == [5, 6] and list(record) == ["a"]
-    for bad in (good[:-1], good[1:], good + b"x", b"", good.replace(b"a", b"b")):
-        with pytest.raises((ValueError, IndexError, DecodeError)):
-            records.parse(bad)

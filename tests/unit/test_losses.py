@@ -1,4 +1,4 @@
-"""Contrastive losses, those of tokens, and masking, by hand."""
+"""Groups of a batch, losses of tokens, and masking, by hand."""
 
 import functools
 
@@ -17,10 +17,6 @@ from qac_jax.objectives.seq2seq import Seq2Seq
 from qac_jax.text import tokenizers
 
 
-# Compiled whole: a call by single operations compiles each of them.
-in_batch = jax.jit(
-    contrastive.in_batch, static_argnames=("temperature", "smoothing", "group", "rows")
-)
 all_pairs = jax.jit(contrastive.all_pairs, static_argnames=("temperature", "group"))
 
 
@@ -35,17 +31,7 @@ def test_a_group_sees_itself_only() -> None:
         parts = [all_pairs(q[i : i + 3], p[i : i + 3]).loss for i in (0, 3)]
         np.testing.assert_allclose(pairs, jnp.concatenate(parts), rtol=1e-12)
     with pytest.raises(UserError, match="negatives_group=4 does not divide the batch of 6"):
-        in_batch(q, p[:, None], group=4)
-
-
-def test_label_smoothing_is_torchs() -> None:
-    torch = pytest.importorskip("torch")
-    q, p = vectors(7, 4, 3), vectors(8, 4, 1, 3)
-    with jax.enable_x64(True):
-        found = in_batch(jnp.asarray(q), jnp.asarray(p), smoothing=0.1).loss.mean()
-    scores = torch.tensor(q @ p[:, 0].T), torch.arange(4)
-    expected = torch.nn.functional.cross_entropy(*scores, label_smoothing=0.1)
-    np.testing.assert_allclose(found, expected.item(), rtol=1e-12)
+        contrastive.in_batch(q, p[:, None], group=4)
 
 
 RNG = np.random.default_rng(0)
@@ -101,14 +87,6 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES += ["a", "b", "c", "d", "e", "f", "##1", "##2", "##3", "##4"]
 VOCABULARY = masking.Vocabulary(np.array([piece.startswith("##") for piece in PIECES]))
 MASK_KEYS = jax.random.split(jax.random.key(0), 4096)
-
-
-def test_budgets() -> None:
-    """They round half to even, as Python does."""
-    assert masking.Masking(0.15).budgets(30)[[0, 1, 3, 10, 30]].tolist() == [1, 1, 1, 2, 4]
-    assert masking.Masking(0.45).budgets(10)[10] == 4
-    assert masking.Masking(0.15).budgets(10_000)[-1] == 512
-    assert masking.Masking(0.15).max_predictions(128) == 19
 
 
 def test_an_unknown_piece_uses_budget_but_is_not_predicted() -> None:
