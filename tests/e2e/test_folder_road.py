@@ -33,24 +33,6 @@ def pdf_of(*pages: str) -> bytes:
     return f"%PDF-1.4\n{body}{end}".encode()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("own")
-    (root / "docs").mkdir()
-    (root / "docs" / "mills.md").write_text(
-        "---\nurl: https://example.org/mills\n---\n# Tide mills\nA tide mill is driven by "
-        "the sea.\n\n## Repair\nA cracked millstone is bound with an iron hoop.\n"
-    )
-    (root / "faq.csv").write_text(
-        "question,answer,kind\nHow deep is the well?,It reaches forty metres of granite.,water\n"
-    )
-    (root / "report.pdf").write_bytes(
-        pdf_of("Harvest of barley was poor.", "Swallows nested under the bridge.")
-    )
-    (root / "photo.png").write_bytes(b"\x89PNG\r\n")
-    return root
-
-
 QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("who binds a cracked millstone?", "docs/mills.md", {"heading": "Tide mills > Repair"}),
     ("how many metres deep", "faq.csv", {"row": 1, "columns": {"kind": "water"}}),
@@ -59,9 +41,18 @@ QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.slow
-def test_a_mixed_folder_is_searched(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mixed_folder_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "own"
+    files: dict[str, bytes] = {
+        "docs/mills.md": b"# Tide mills\nA tide mill is driven by the sea.\n\n## Repair\nA cracked "
+        b"millstone is bound with an iron hoop.\n",
+        "faq.csv": b"question,answer,kind\nHow deep is the well?,Forty metres of granite.,water\n",
+        "report.pdf": pdf_of("Harvest of barley was poor.", "Swallows nested under the bridge."),
+        "photo.png": b"\x89PNG\r\n",
+    }
+    (folder / "docs").mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
     made = f"prepare --format auto --documents {folder} --workers 1 --out {tmp_path}/p"
     assert cli.main(made.split()) == 0
     said = capsys.readouterr().err

@@ -15,17 +15,6 @@ from qac_jax.formats.records import Records, write_records
 
 PASSAGES = 24
 SETTINGS = ["--samples", 2, "--max_tokens", 6, "--max_input", 16, "--shard_passages", 4]
-GIN = """
-from __gin__ import dynamic_registration
-from qac_jax.queries import prompts
-from qac_jax.stages import generate
-
-generate.Generate.prompts = {'topic': @topic/prompts.Prompt(), 'title': @title/prompts.Prompt()}
-topic/prompts.Prompt.after = ' What is the topic?'
-topic/prompts.Prompt.max_tokens = 2
-title/prompts.Prompt.after = ' What is the title?'
-title/prompts.Prompt.max_tokens = 4
-"""
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +58,12 @@ def test_every_passage_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_parts_prompts_and_seeds(here: Path, tmp_path: Path) -> None:
-    (tmp_path / "asks.gin").write_text(GIN)
-    given = [*words(here), "--gin_file", tmp_path / "asks.gin", "--samples", 1]
+    names = "--gin.prompts.tqgen.names=['topic', 'title']"
+    given = [*words(here), "--gin_file", "queries/tqgen.gin", names, "--samples", 1]
     assert qac(*given, "--out", tmp_path / "one") == 0
     found = records_of(tmp_path / "one")
     assert [record["_id"] for record in found] == [f"p{n}" for n in range(PASSAGES)]
-    assert {c["origin"] for r in found for c in r["contexts"]} == {"topic", "title"}
+    assert {c["origin"] for r in found for c in r["contexts"]} == {"tqgen_topic", "tqgen_title"}
     assert qac(*given, "--seed", 1, "--out", tmp_path / "two") == 0
     assert records_of(tmp_path / "two") != found
 

@@ -1,6 +1,5 @@
 """The road of retrieval by its verbs, and what SIGKILL leaves of it."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -49,16 +48,6 @@ def test_one_command_gives_the_same_figures(road, tmp_path, capsys):
     assert not (out / ".scratch").exists()
     assert cli.main([*evaluate.split(), "--bm25", "anserini", "--overwrite"]) == 0
     assert figures(out).mean["recall@100"] == 1.0  # queries repeat words
-
-
-def test_a_question_on_the_screen(road, capsys):
-    search = ["search", "--index", str(road / "index"), "--k", "3", "copper", "lamp"]
-    assert cli.main(search) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("About ") == 3 and shown.startswith("  1")
-    assert cli.main([*search, "--json"]) == 0
-    hits = json.loads(capsys.readouterr().out)
-    assert len(hits) == 3 and hits[0]["score"] >= hits[1]["score"] and hits[0]["text"]
 
 
 def test_what_was_moved_is_told(road, tmp_path, capsys):

@@ -117,9 +117,9 @@ def test_bad_input_names_file_and_line(tmp_path):
         assert said in bad.items[0].message and "skipped 1 bad record" in bad.summary()
 
 
-def _jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+def _lines(path: Path, *lines: str) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
 
 
 def _read(format: str, path: Path, **options: Any) -> list[Document]:
@@ -143,8 +143,6 @@ def test_msmarco_documents(tmp_path):
     path.write_text("D1\thttp://a\tA  title\t The\u00a0body.\n")
     (found,) = _read("msmarco_docs", path, released=True)
     assert (found.id, found.title, found.text) == ("D1", "", "A title The\u00a0body.")
-    with pytest.raises(UserError, match="no option 'release'; did you mean 'released'"):
-        _read("msmarco_docs", path, release=True)
 
 
 def test_rocketqa_titles_are_joined_by_id(tmp_path):
@@ -161,12 +159,12 @@ def test_rocketqa_titles_are_joined_by_id(tmp_path):
 def test_beir_documents_and_the_passages_they_do_not_name(tmp_path):
     named = {"_id": "a", "title": "T", "text": "one", "metadata": {"url": "u"}}
     others = [{"_id": "b", "text": "two"}, {"_id": "c", "title": "Only a title", "text": ""}]
-    _jsonl(tmp_path / "corpus.jsonl", [named, *others])
+    _lines(tmp_path / "corpus.jsonl", *map(json.dumps, [named, *others]))
     first, *_ = _read("beir", tmp_path)
     assert first.passages == (Passage("a", "T", "one"),) and first.meta == {"url": "u"}
     passages = [{"_id": "b", "text": "two"}, {"_id": "a", "text": "one", "title": "T"}]
     row = {"_id": "d0", "title": "Doc", "source": "s", "passages": passages}
-    _jsonl(tmp_path / "documents.jsonl", [row])
+    _lines(tmp_path / "documents.jsonl", json.dumps(row))
     for count in (1, 2, 4):
         found = _from_shards("beir", tmp_path, count)
         assert [(d.id, d.passages) for d in found] == [
@@ -203,7 +201,7 @@ def test_plain_json_lines(tmp_path):
         {"text": None},
         {"id": 5, "contents": "anserini", "title": " T ", "extra": [1]},
     ]
-    path = _jsonl(tmp_path / "a.jsonl", rows)
+    path = Path(_lines(tmp_path / "a.jsonl", *map(json.dumps, rows)))
     bad = BadLines()
     first, second = _read("jsonl", path, bad=bad)
     assert bad.left_out == {"documents without text": 2}
@@ -266,11 +264,6 @@ def test_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # Recognised by a file's head.
-
-
-def _lines(path: Path, *lines: str) -> str:
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return str(path)
 
 
 def test_documents_are_recognised(tmp_path):

@@ -117,16 +117,6 @@ def test_three_and_four_columns_and_packed_files(tmp_path):
     assert packed["q"].ids == ("b", "a")
 
 
-def test_bad_lines_are_named(tmp_path):
-    cases: tuple[tuple[list[str], str], ...] = (
-        (["q Q0 a 1 2 t", "r Q0 b 1 2 t", "q Q0 a 2 2 t"], r": passage 'a' .* query 'q'"),
-        (["", "q Q0 a 1 nan t"], r":2: expected .*nan"),
-    )
-    for lines, said in cases:
-        with pytest.raises(DataError, match=said):
-            read_run(_write(tmp_path / "run.trec", *lines))
-
-
 def test_a_stream_is_the_whole_run_without_its_bad_lines(tmp_path):
     """Scores decide, ties go by id downwards; ranks that say otherwise are not followed."""
     lines = ["q Q0 a 1 1 t", "q Q0 b 2 1 t", "q Q0 c 3 2 t", "r Q0 x 2 5 t", "r Q0 y 1 4 t"]

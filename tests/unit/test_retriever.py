@@ -118,8 +118,6 @@ def test_an_index_that_lives(folder: Path, tmp_path: Path) -> None:
     (hit,) = found.search("violin", where={"lang": "en"}, hybrid=0.5)
     assert hit.id == "v" and set(hit.scores) == {"dense", "bm25"} and hit.metadata["lang"] == "en"
     found.update([{"_id": "0", "text": "Wasps do not."}])
-    with pytest.raises(UserError, match="nowhere"):
-        found.update([{"_id": "nowhere", "text": "Wasps do not."}])
     assert found.delete(["1"]) == ["1"]
     assert sorted(ids(found.search("x", k=9))) == ["0", "2", "4", "v"]
     found.save(tmp_path / "made", name="bees")
@@ -178,8 +176,6 @@ def test_a_living_index_of_another_artefact(
     assert "is of kind 'hybrid', which does not change" in capsys.readouterr().err
     served = app._opened(Serving(index=str(road / "hybrid")))  # a copy
     assert served.folder != road / "hybrid"
-    (found,) = served.search(["copper lamp river"], 5)
-    assert ids(found) == ids(known)
     monkeypatch.setenv("QAC_SERVE_TOKEN", "x" * 40)
     with pytest.raises(UserError, match="cannot change; serve it without a token"):
         app._opened(Serving(index=str(road / "hybrid")))

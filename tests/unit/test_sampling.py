@@ -72,9 +72,7 @@ def test_noise_depends_on_key_step_and_token() -> None:
 
 def test_wrong_settings_are_told() -> None:
     settings: tuple[tuple[type, dict[str, Any]], ...] = (
-        (Sampling, {"temperature": 0.0}),
         (Sampling, {"top_p": 0.0}),
-        (Decoding, {"method": "greedy", "samples": 2}),
         (Decoding, {"method": "beam", "samples": 5, "beams": 4}),
     )
     for kind, wrong in settings:

@@ -15,6 +15,7 @@ from qac_jax.data.judged import generated_id
 from qac_jax.data.loader import preview
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats import records
+from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline.stage import execute
 from qac_jax.stages.tokenize import Tokenize
@@ -143,11 +144,8 @@ def judged(
 
 
 def relevant(folder: Path) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for line in (folder / "qrels.tsv").read_text().splitlines()[1:]:
-        query, passage, _ = line.split("\t")
-        found.setdefault(query, set()).add(passage)
-    return found
+    judged = by_query(read_judgements(folder / "qrels.tsv"))
+    return {query: set(grades) for query, grades in judged.items()}
 
 
 def test_negatives_from_a_run(folder: Path, tmp_path: Path) -> None:

@@ -197,8 +197,6 @@ def test_state_is_born_sharded_and_the_optimiser_mirrors_parameters() -> None:
 
 def test_any_batch_has_its_devices() -> None:
     assert meshes.mesh_sizes((-1, 2, 1), 8) == (4, 2, 1)
-    with pytest.raises(UserError, match="at most one of them -1"):
-        meshes.mesh_sizes((-1, -1, 1), 8)
     for shape, batch, microbatch, fills, used in (
         ((-1, 1, 1), 64, 0, False, 8),
         ((-1, 1, 1), 75, 0, False, 5),  # BEIR's script for MS MARCO
@@ -214,7 +212,7 @@ def test_copies_of_the_first_rows_fill_a_batch_up(capsys: pytest.CaptureFixture[
     mesh = meshes.mesh_for((-1, 1, 1), 13, fills=True)
     placed = meshes.place({"x": np.arange(13)}, mesh)["x"]
     assert mesh.size == 8 and placed.tolist() == [*range(13), 0, 1, 2]
-    with pytest.raises(UserError, match="batch_size=5 is not divisible by the 8 devices"):
+    with pytest.raises(UserError, match="batch_size=5 is not divisible"):
         meshes.check_batch(5, mesh, fills=True)
     assert meshes.largest_batch(mesh, 13, fills=True) == 13
     assert meshes.mesh_for((-1, 1, 1), 75).size == 5

@@ -14,16 +14,11 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.stages.questions import FILE_NAME, Sample, Unite
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> list[Path]:
-    root = tmp_path_factory.mktemp("unite")
-    return [
-        toy_retrieval.write_collection(root / name, 10, queries, train=queries // 2 + 1)
+def test_questions_are_judged_unjudged_or_of_the_test(tmp_path: Path) -> None:
+    folders = [
+        toy_retrieval.write_collection(tmp_path / name, 10, queries, train=queries // 2 + 1)
         for name, queries in (("first", 30), ("second", 20))
     ]
-
-
-def test_questions_are_judged_unjudged_or_of_the_test(folders, tmp_path) -> None:
     joined = ",".join(map(str, folders))
     artifact = execute(Unite(collections=joined), tmp_path / "union")
     corpus = (tmp_path / "union/corpus.jsonl").read_text()

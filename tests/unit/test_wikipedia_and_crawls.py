@@ -113,12 +113,6 @@ def test_bad_dumps_name_file_and_line(tmp_path):
     with pytest.raises(DataError, match="not a whole XML dump") as error:
         list(documents.read("wikipedia", path, bad=BadLines(9)))
     assert (error.value.file, error.value.line) == (str(path), 4)
-    pages = _page(1, "A", "Text.") + _page(1, "B", "Same id.")
-    path.write_text(f"<mediawiki>\n{pages}</mediawiki>")
-    bad = BadLines(1)
-    assert [d.title for d in documents.read("wikipedia", path, bad=bad)] == ["A"]
-    said = [(item.line, item.message) for item in bad.items]
-    assert said == [(4, "the id of document '1' was there before")]
 
 
 def test_markup_that_is_broken_or_rare():
