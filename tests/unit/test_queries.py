@@ -14,7 +14,7 @@ from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Passage
 from qac_jax.formats.identities import IdSet
 from qac_jax.formats.judgements import read_judgements
-from qac_jax.formats.queries import read_queries, shares, with_score
+from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.training import (
     Negatives,
     read_hard_negatives,
@@ -101,10 +101,8 @@ def test_bad_queries_name_file_and_line(tmp_path):
         assert [item.line for item in bad.items] == [line]
 
 
-def test_a_score_is_told_as_a_share_of_the_best_other_passages() -> None:
-    told = shares([5.0, 20.0, 8.0])
-    assert told.tolist() == [0.25, 2.5, 0.4] and shares([3.0]).tolist() == [1.0]
-    assert [with_score("why", share) for share in told] == ["25 why", "250 why", "40 why"]
+def test_a_share_needs_scores_above_0() -> None:
+    assert shares([3.0]).tolist() == [1.0]
     with pytest.raises(UserError, match="expected .* above 0"):
         shares([9.0, -2.0])
 
@@ -214,14 +212,11 @@ def test_rocketqa_training_lines(tmp_path):
 
 def record(question: str, *numbers: list[int]) -> dict[str, Any]:
     """As biencoder-nq-train.json has them."""
-    found: dict[str, Any] = {"dataset": "nq", "question": question, "answers": ["A, B"]}
     names = ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs")
-    for name, of in zip(names, numbers, strict=True):
-        found[name] = [
-            {"title": f"Title {n}", "text": f" text of {n} ", "score": 1000, "passage_id": str(n)}
-            for n in of
-        ]
-    return found
+    return {"question": question, "answers": ["A, B"]} | {
+        name: [{"title": f"Title {n}", "text": f" text of {n} ", "passage_id": str(n)} for n in of]
+        for name, of in zip(names, numbers, strict=True)
+    }
 
 
 def test_the_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
