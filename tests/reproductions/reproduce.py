@@ -9,7 +9,6 @@ minutes      of the command on the machine, on the date, at the commit
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import shlex
@@ -18,69 +17,45 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import yaml
 
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
+_READ = yaml.safe_load((FOLDER / "figures.yaml").read_text(encoding="utf-8"))
+FIGURES = {name: SimpleNamespace(**fields) for name, fields in _READ.items()}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Reproduction:
-    """A figure."""
-
-    name: str
-    what: str
-    command: str
-    file: str
-    key: Sequence[Any]
-    value: float
-    tolerance: float
-    because: str
-    page: str
-    printed: str
-    minutes: float
-    date: Any
-    commit: str
-    machine: str
-
-    def figure(self, out: Path) -> float:
-        """The figure that the command has written."""
-        value = json.loads((out / self.file).read_text(encoding="utf-8"))
-        for key in self.key:
-            if isinstance(key, dict):
-                (value,) = (row for row in value if key.items() <= row.items())
-            else:
-                value = value[key]
-        return float(value)
-
-
-def read_all() -> dict[str, Reproduction]:
-    """Name -> figure."""
-    figures = yaml.safe_load((FOLDER / "figures.yaml").read_text(encoding="utf-8"))
-    return {name: Reproduction(name=name, **fields) for name, fields in figures.items()}
+def written(figure: SimpleNamespace, out: Path) -> float:
+    """The figure that its command has written."""
+    value = json.loads((out / figure.file).read_text(encoding="utf-8"))
+    for key in figure.key:
+        if isinstance(key, dict):
+            (value,) = (row for row in value if key.items() <= row.items())
+        else:
+            value = value[key]
+    return float(value)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="launch/reproduce.sh", description=__doc__.split("\n")[0])
-    known = read_all()
-    parser.add_argument("names", nargs="+", choices=known, help="figures to measure again")
+    parser.add_argument("names", nargs="+", choices=FIGURES, help="figures to measure again")
     data = os.environ.get("QAC_DATA")
     parser.add_argument("--data", default=data, required=not data, help="the collections")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "reproductions")
     options = parser.parse_args(arguments)
     failed = 0
     for name in options.names:
-        one, began = known[name], time.monotonic()
+        one, began = FIGURES[name], time.monotonic()
         # Figures of one command share its folder, so that it runs once.
-        first = next(n for n in known if known[n].command == one.command)
+        first = next(n for n in FIGURES if FIGURES[n].command == one.command)
         out = options.out / first
         out.mkdir(parents=True, exist_ok=True)
         words = [w.format(data=options.data, out=out) for w in shlex.split(one.command)]
         subprocess.run(words, check=True, cwd=ROOT)
-        figure = one.figure(out)
+        figure = written(one, out)
         same = abs(figure - one.value) <= one.tolerance
         failed += not same
         minutes = (time.monotonic() - began) / 60

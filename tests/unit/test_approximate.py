@@ -139,8 +139,6 @@ def test_damaged_indexes_are_refused(
     size = damaged.stat().st_size
     damaged.unlink()  # linked to the part that was built
     damaged.write_bytes(bytes(size))
-    with pytest.raises(UserError, match="bytes are not those that were written"):
-        artifacts.load(index).verify()
     monkeypatch.setenv("QAC_VERIFY", "0")
     with pytest.raises(UserError, match="cannot be loaded by ScaNN .*build the index again"):
         _ = Index.load(index).searcher

@@ -70,12 +70,3 @@ def test_expansion_finds_what_only_a_generated_query_says(tmp_path):
 
     assert expanded("all").find(["zebra", "wombat"], 1)[1].tolist() == [[3], [3]]
     assert expanded("one", queries_each=1).find(["zebra", "wombat"], 1)[1].tolist() == [[3], [-1]]
-
-
-def test_an_artefact_is_taken_where_a_file_is(tmp_path):
-    index = made(tmp_path, TEXTS)
-    texts = index.artifact.path / "texts"
-    again = stage.execute(stages.Bm25(passages=str(texts)), tmp_path / "again")
-    assert not (again.path / "texts").exists()
-    np.testing.assert_array_equal(Bm25(again).find(["fox"], 3)[1], index.find(["fox"], 3)[1])
-    assert [hit.text for hit in Bm25(again).ask(["red barn"], 1)[0]] == ["the red red barn"]

@@ -262,18 +262,16 @@ def test_means_shares_and_ranks() -> None:
 
 
 def test_answers_stand_for_judgements() -> None:
-    texts = {"a": "The river Seine.", "b": "A bridge.", "c": "Along the seine", "d": "a hill"}
-
-    class Passages(dict):
+    class Passages(list):
         def positions(self, names):
-            return names
+            return map(int, names)
 
-    passages: Any = Passages({name: {"text": text} for name, text in texts.items()})
-    ranking = Ranking(("b", "c", "a", "d"), np.zeros(4))
+    texts = ("The river Seine.", "A bridge.", "Along the seine", "a hill")
+    passages: Any = Passages({"text": text} for text in texts)
+    run = dict.fromkeys(("q1", "q2"), Ranking(("1", "2", "0", "3"), np.zeros(4)))
     # No passage has an answer to q2; q3 was not asked.
     given = (("q1", "Seine"), ("q2", "none"), ("q3", "Seine"))
     questions = [Query(name, "which river", (answer,)) for name, answer in given]
-    run = {"q1": ranking, "q2": ranking}
     found = similarity.by_answers(run, questions, passages, depth=3)
-    assert found == {"q1": {"c": 1, "a": 1}} and next(iter(found["q1"])) == "c"
+    assert found == {"q1": {"2": 1, "0": 1}} and next(iter(found["q1"])) == "2"
     assert not similarity.by_answers(run, questions, passages, depth=1)

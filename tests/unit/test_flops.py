@@ -24,18 +24,6 @@ LENGTHS = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
 CONFIG = BertConfig(250, 256, 2, 2, 512, max_positions=64)
 
 
-def test_every_iteration_of_a_loop_counts_and_the_largest_branch() -> None:
-    x = jnp.ones((8, 8))
-
-    def loop(x: jax.Array) -> jax.Array:
-        return jax.lax.scan(lambda y, _: (y @ x, None), x, length=5)[0]
-
-    def branches(x: jax.Array) -> jax.Array:
-        return jax.lax.cond(x[0, 0] > 0, lambda y: y @ y, lambda y: y, x)
-
-    assert hardware.flops_of(loop, x) == 5 * hardware.flops_of(branches, x) == 5 * 2 * 8**3
-
-
 def test_bert_base_is_the_known_figure() -> None:
     """2 FLOPs a parameter of the layers and a token, plus attention: 85 M parameters."""
     module = BertConfig().build(Runtime(scan=True))

@@ -79,11 +79,7 @@ def test_all_forms(tmp_path: Path) -> None:
         {"_id": "a", "queries": ["one", " two "]},
         {"docid": 7, "query": "three"},
         {"id": "b", "contexts": [{"text": "four", "origin": "llm", "score": -0.5}, "five"]},
-        {
-            "id": "c",
-            "text": "…",
-            "outputs": {"T03B-topic": "six", "D2Q-t2q": ["seven"], "none": None},
-        },
+        {"id": "c", "outputs": {"T03B-topic": "six", "D2Q-t2q": ["seven"], "none": None}},
         {"question": "eight", "answers": [{"passage_id": "a"}, {"passage_id": "a"}]},
         "d\tnine",
     )
