@@ -3,15 +3,13 @@ process of a run this is."""
 
 import dataclasses
 import time
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import toy_hosts
 from toy_stages import Numbers
 
-from qac_jax import artifacts, progress
+from qac_jax import artifacts, processes, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline import hosts, stage
@@ -34,16 +32,12 @@ class Squares(Stage):
     DIVIDED: ClassVar[bool] = True
 
     count: int = option(7, "shards")
-    number: int = option(0, "this process", affects_result=False)
-    processes: int = option(1, "processes", affects_result=False)
-
-    def place(self) -> Place:
-        numbered = Place("numbered", self.number, self.processes)
-        return numbered if self.processes > 1 else Place()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        number = processes.place().number
+
         def write(shard: ShardFile, bar: progress.Bar) -> dict[str, Any]:
-            before(self.number, shard.name)
+            before(number, shard.name)
             out.part(shard.name).write_text(f"{shard.job**2}\n")
             return {"value": shard.job}
 
@@ -59,10 +53,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     toy_hosts.be_impatient(monkeypatch)
 
 
-def start(out: Path, numbers: Iterable[int], processes: int) -> list[Any]:
-    return toy_hosts.execute(lambda n: Squares(number=n, processes=processes), out, numbers)
-
-
 @pytest.mark.parametrize("failing", [0, 2])
 def test_a_failure_ends_all_and_the_same_command_continues(failing, tmp_path, monkeypatch) -> None:
     """Also on another number of processes, which write nothing twice."""
@@ -74,13 +64,13 @@ def test_a_failure_ends_all_and_the_same_command_continues(failing, tmp_path, mo
 
     out = tmp_path / "out"
     monkeypatch.setattr(f"{__name__}.before", fail)
-    ends = start(out, range(3), 3)
+    ends = toy_hosts.execute(lambda _: Squares(), out, range(3), count=3)
     assert sorted(type(end).__name__ for end in ends) == ["RuntimeError", *["UserError"] * 2]
     sentence = f"process {failing} of this run failed (RuntimeError: out of order)"
     assert any(sentence in str(end) for end in ends)
     again: list[str] = []
     monkeypatch.setattr(f"{__name__}.before", lambda number, name: again.append(name))
-    ends = start(out, range(2), 2)
+    ends = toy_hosts.execute(lambda _: Squares(), out, range(2), count=2)
     assert all(isinstance(end, Artifact) for end in ends), ends
     assert not {"squares-1.txt", "squares-4.txt"} & set(again)
     whole, found = stage.execute(Squares(), tmp_path / "whole"), artifacts.load(out)
@@ -98,25 +88,20 @@ def test_another_command_is_refused(first, tmp_path, monkeypatch) -> None:
     def of(number: int) -> Stage:
         if number != first:
             time.sleep(0.5)
-        return Squares(number=number, processes=2, count=3 + number)
+        return Squares(count=3 + number)
 
-    ends = toy_hosts.execute(of, tmp_path / "out", (0, 1))
+    ends = toy_hosts.execute(of, tmp_path / "out", (0, 1), count=2)
     assert all(isinstance(end, UserError) for end in ends)
     assert "with other settings than this process" in "".join(map(str, ends))
 
 
 def test_a_stage_that_is_not_shared_is_waited_for(tmp_path, monkeypatch) -> None:
-    def execute(numbers: Iterable[int], **settings: Any) -> list[Any]:
-        def of(number: int) -> Stage:
-            made = Numbers(**settings)
-            object.__setattr__(made, "place", lambda: Place("numbered", number, 2))
-            return made
+    def execute(*numbers: int, **settings: Any) -> list[Any]:
+        return toy_hosts.execute(lambda _: Numbers(**settings), tmp_path / "out", numbers, count=2)
 
-        return toy_hosts.execute(of, tmp_path / "out", numbers)
-
-    ends = execute((1, 0), fail_at=1)
+    ends = execute(1, 0, fail_at=1)
     assert sorted(type(end).__name__ for end in ends) == ["RuntimeError", "UserError"]
-    ends = execute((1, 0), pause=0.2)  # the failure is one of an earlier run
+    ends = execute(1, 0, pause=0.2)  # the failure is one of an earlier run
     assert [type(end) for end in ends] == [Artifact, Artifact]
 
 

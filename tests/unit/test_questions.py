@@ -149,12 +149,9 @@ def test_the_stage_keeps_nothing_aside_where_people_judged(tmp_path: Path) -> No
     data = str(toy.write_collection(tmp_path / "data", 8, 4))
     found = [{**r, "text": "t"} for r in documents_of(20, 2)]
     passages = written(tmp_path / "passages", "passages", found)
-    for part, judged, count in (
-        *(("test", "", 4), ("validation", "", 4), ("train", "", 32)),
-        *(("test", data, 0), ("validation", data, 4), ("train", data, 36)),
-    ):
-        stage = Split.make(passages=passages, collection=judged, part=part, at_least=4)
-        assert execute(stage, tmp_path / f"{part}{bool(judged)}").count == count
+    for part, count in (("test", 0), ("validation", 4), ("train", 36)):
+        stage = Split.make(passages=passages, collection=data, part=part, at_least=4)
+        assert execute(stage, tmp_path / part).count == count
 
 
 TRAINING = {"a": ["How do lamps work?", "Who made the lamp?"], "b": ["Where is the river?"]}
