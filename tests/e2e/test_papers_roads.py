@@ -176,19 +176,14 @@ def _wikipedia(root: Path, texts: list[str], asked: list[str]) -> None:
 
 def _dump(root: Path, texts: list[str]) -> None:
     """A dump of Wikipedia: pages of paragraphs with links and bold phrases."""
-
-    def page(number: int) -> str:
-        lines = (text.split() for text in texts[4 * number : 4 * number + 4])
+    dump = "<mediawiki>\n"
+    for n in range(PASSAGES // 4):
+        lines = (text.split() for text in texts[4 * n : 4 * n + 4])
         body = "\n".join(f"'''{a}''' [[{b}|{c}]] {' '.join(rest)}" for a, b, c, *rest in lines)
-        return (
-            f"<page><title>Title {number}</title><ns>0</ns><id>{number + 1}</id><revision>"
-            f'<id>{number + 100}</id><text xml:space="preserve">{body}</text></revision></page>\n'
-        )
-
-    pages = "".join(page(number) for number in range(PASSAGES // 4))
-    head = '<mediawiki xmlns="http://x/"><siteinfo><namespaces></namespaces></siteinfo>\n'
-    dump = bz2.compress(f"{head}{pages}</mediawiki>".encode())
-    (root / "enwiki-pages-articles.xml.bz2").write_bytes(dump)
+        dump += f"<page><title>Title {n}</title><ns>0</ns><id>{n + 1}</id><revision><text>{body}"
+        dump += "</text></revision></page>\n"
+    packed = bz2.compress(f"{dump}</mediawiki>".encode())
+    (root / "enwiki-pages-articles.xml.bz2").write_bytes(packed)
 
 
 def _unlabelled(root: Path, asked: list[str]) -> None:

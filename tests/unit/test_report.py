@@ -43,9 +43,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         out.info["seconds"] = 12.5
     with artifacts.create(folder / "queries", kind="contexts", stage="generate") as out:
         asked = [f"who likes a {WORDS[(n + 1) % 20]} & why?" for n in range(PASSAGES)]
-        found = [[{"text": text, "origin": "t5"}] for text in asked]
-        given = zip(names, found, strict=True)
-        write_records(out, [{"_id": n, "contexts": c} for n, c in given], "contexts")
+        given = zip(names, asked, strict=True)
+        found = [{"_id": n, "contexts": [{"text": text, "origin": "t5"}]} for n, text in given]
+        write_records(out, found, "contexts")
         out.info.update(seconds=75.0, peak_resident_bytes=2**30)
     with artifacts.create(folder / "encoder", kind="parameters", stage="pretrain") as out:
         with out.open("metrics.jsonl") as file:
