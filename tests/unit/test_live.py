@@ -298,23 +298,21 @@ def test_what_fits(tmp_path: Path) -> None:
 
 
 def test_files_of_queries(tmp_path: Path) -> None:
-    texts = ("a copper lamp", "the lamp burns", "stones of the river", "copper and lamp")
-    known = [{"_id": f"p{n}", "text": text, "year": 2007 + n} for n, text in enumerate(texts)]
-    live = toy.live(tmp_path / "index", known)
-    live.delete(["p1"])
+    live = toy.live(tmp_path / "index", RECORDS)
+    live.delete(["c"])
     queries = tmp_path / "queries.jsonl"
-    queries.write_text('{"_id": "q1", "text": "copper lamp"}\n')
+    queries.write_text('{"_id": "q1", "text": "bee"}\n')
     words = ["search", "--index", str(live.folder), "--queries", str(queries), "--hybrid", "1"]
 
     def found(out: str) -> set[str]:
-        assert cli.main([*words, "--where", '{"year": 2010}', "--out", str(tmp_path / out)]) == 0
+        assert cli.main([*words, "--where", '{"lang": "en"}', "--out", str(tmp_path / out)]) == 0
         return set(read_run(artifacts.load(tmp_path / out, "run").path / "run.trec")["q1"].ids)
 
-    assert found("some") == {"p3"}
+    assert found("some") == {"a"}
     # What is added later makes another run.
-    live.add([{"_id": "p9", "text": "copper", "year": 2010}])
-    assert found("later") == {"p3", "p9"}
+    live.add([{"_id": "f", "text": "bee", "lang": "en"}])
+    assert found("later") == {"a", "f"}
     texts_of = convert.texts_of(artifacts.load(live.folder))  # for a reranker
-    assert list(texts_of(["p3", "p0"])) == ["copper and lamp", "a copper lamp"]
-    with pytest.raises(UserError, match="passage 'p1' is not in"):
-        texts_of(["p1"])
+    assert list(texts_of(["d", "a"])) == ["bee four", "bee one"]
+    with pytest.raises(UserError, match="passage 'c' is not in"):
+        texts_of(["c"])

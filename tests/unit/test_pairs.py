@@ -124,13 +124,11 @@ def test_augtriever_documents_are_cropped_and_thinned_by_words() -> None:
 
 
 def test_augtriever_strategies_and_fallbacks() -> None:
-    record, lengths = word_record(40), {"passage": 99, "context": 99}
+    record = word_record(40)
 
     def queries(strategy: str, **more: Any) -> list[np.ndarray]:
         settings = {"strategies": {strategy: 1.0}, "separator": [7], **more}
-        recipe = settle("augtriever", FORM, lengths=lengths, settings=settings)
-        rng = ExampleRng()
-        return [inside(recipe.example(record, rng.seek(0, 0, i))["context"]) for i in range(200)]
+        return [inside(example["context"]) for example in examples(settings, 200, record)[1]]
 
     assert all(q.tolist() == [20000, 20001] for q in queries("title"))
     counts = set()
@@ -146,10 +144,10 @@ def test_augtriever_strategies_and_fallbacks() -> None:
     assert all(q.tolist() == [20000, 20001] for q in queries("anchor"))
 
 
-def examples(settings: dict[str, Any], count: int) -> tuple[Any, list[Any]]:
+def examples(settings: dict[str, Any], count: int, record: Any = None) -> tuple[Any, list[Any]]:
     limits = {"passage": 999, "context": 999, **settings.pop("lengths", {})}
     recipe = settle("augtriever", FORM, lengths=limits, settings=settings)
-    rng, source = ExampleRng(), word_record(300)
+    rng, source = ExampleRng(), record or word_record(300)
     return recipe, [recipe.example(source, rng.seek(0, 0, i)) for i in range(count)]
 
 
