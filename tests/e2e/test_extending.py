@@ -24,6 +24,7 @@ _PROGRAMS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "heading", [pytest.param(k, marks=[pytest.mark.slow] * (k[:3] in SLOW)) for k in SECTIONS]
 )

@@ -57,6 +57,7 @@ def test_every_passage_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert found[0]["contexts"][0]["text"] in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_parts_prompts_and_seeds(here: Path, tmp_path: Path) -> None:
     names = "--gin.prompts.tqgen.names=['topic', 'title']"
     given = [*words(here), "--gin_file", "queries/tqgen.gin", names, "--samples", 1]

@@ -108,6 +108,7 @@ def test_killed_at_a_random_moment(trained: Path, examples: Path, tmp_path: Path
     jax.tree.map(np.testing.assert_array_equal, x, y)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_zero(trained: Path, examples: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     long = ("--steps", 100_000, "--log_every", 100_000, "--save_every", 100_000)

@@ -66,6 +66,7 @@ COVER = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "configs", "backbone"), COVER)
 def test_three_steps_lower_the_loss(name: str, configs: Any, backbone: str) -> None:
     found = losses(name, configs[backbone])

@@ -61,6 +61,7 @@ def expected() -> list[list[Generated]]:
     return said(16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("texts", "devices", "partitions"),
     [pytest.param(3, 1, 1, marks=pytest.mark.slow), (2, 8, 1), (3, 4, 2)],

@@ -73,6 +73,7 @@ def test_restored_goes_on_like_uninterrupted(
         assert restored.state() == uninterrupted.state()
 
 
+@pytest.mark.slow
 @given(hosts=st.sampled_from([2, 4, 8]), order=orders(), start=st.integers(0, 50))
 @settings(max_examples=20, deadline=None)
 def test_hosts_together_see_what_one_host_sees(

@@ -110,6 +110,7 @@ def _reference(kind: str) -> tuple[Any, Any]:
 SLOW = pytest.mark.slow  # each compiles two gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "remat"),
     [

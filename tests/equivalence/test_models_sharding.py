@@ -98,6 +98,7 @@ def _on_one_device(name: str) -> tuple[Any, Any]:
     return variables, jax.jit(forward)(variables, *inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -136,6 +137,7 @@ def cached(module: T5, variables: Any, ids: Any, lengths: Any, targets: Any) -> 
     return jnp.stack(steps, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "function"), [((2, 4, 1), forced), ((2, 2, 2), cached)])
 def test_t5_is_that_of_one_device_through_the_cache_too(shape: Any, function: Any) -> None:
     module, inputs = T5(T5_CONFIG, Runtime(scan=True)), (IDS, LENGTHS, TARGETS)

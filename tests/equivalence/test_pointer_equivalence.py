@@ -105,6 +105,7 @@ def test_likelihood_of_those_that_count(logits: np.ndarray, monkeypatch: Any) ->
     np.testing.assert_allclose(np.reshape(each, (3, 2, 4)), expected, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_mixed_precision_rounds_products_alone(logits: np.ndarray) -> None:
     """bfloat16 has 8 bits: log-probabilities differ by a few hundredths, and they do differ."""
     single = jax.tree.map(lambda x: np.asarray(x, np.float32), params())
@@ -113,6 +114,7 @@ def test_mixed_precision_rounds_products_alone(logits: np.ndarray) -> None:
     assert 1e-5 < np.abs(np.asarray(rounded) - logits).max() < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("copies", "scan"), [(1, False), (2, True)])
 def test_one_token_at_a_time(logits: np.ndarray, scan: bool, copies: int) -> None:
     model, tree = module(scan=scan), params()
@@ -136,6 +138,7 @@ def test_several_continuations_in_a_row(logits: np.ndarray) -> None:
     np.testing.assert_allclose(log_probabilities(got)[:, :4], logits, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_padding_and_packing_change_nothing(logits: np.ndarray) -> None:
     variables = {"params": params()}
     longer = np.pad(IDS, ((0, 0), (0, 4)), constant_values=17)

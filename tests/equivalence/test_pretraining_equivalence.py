@@ -82,6 +82,7 @@ def test_a_decoder_may_be_given_the_mean_of_the_tokens() -> None:
         assert abs(loss - jnp.sum(of_others.loss)) > 1e-3
 
 
+@pytest.mark.slow
 def test_validation_compares_own_and_other_vectors() -> None:
     objective, variables, batch = ready("cotmae")
     # New weights are so small that a vector hardly matters.

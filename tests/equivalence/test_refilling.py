@@ -103,6 +103,7 @@ def at_once(kind: str, settings: Decoding) -> Any:
     return run({"params": params}, ids, lengths, limits=limits, keys=bits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings", "devices"),
     [

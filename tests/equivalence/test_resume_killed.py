@@ -74,6 +74,7 @@ def test_killed_at_a_random_step(whole: Path, tmp_path: Path, compiled: Path) ->
     assert losses(tmp_path) == losses(whole)
 
 
+@pytest.mark.slow
 def test_terminated_saves_and_says_how_to_go_on(
     whole: Path, tmp_path: Path, compiled: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_runtime_changes_nothing(scan: bool, remat: str) -> None:
     assert abs(value - plain("v11", 0.0)[0]) > 1e-6, "dropout dropped nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "scan"), [("v10", True), ("v11", False)])
 def test_cached_decoding_is_teacher_forcing(name: str, scan: bool) -> None:
     """Several rows a text, over one copy of its memory, in a cache longer than needed."""

@@ -86,6 +86,7 @@ def _check(loss: Any, grads: Any, case: Path, name: str, flags: Any, precision: 
     hf_bert.check_gradients(trees, arrays, norms, f"{name}__grad__", precision, factor)
 
 
+@pytest.mark.slow
 @golden.each_variant(
     "07a", "07b", kind="inbatch", without=BUGGY, slow=("T005", "T1_normdoc_cls", "T1_neg")
 )

@@ -69,6 +69,7 @@ KINDS = ("Model", "ForMaskedLM", "ForSequenceClassification")
 each = pytest.mark.parametrize("name", CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*list(VARIANTS)[:-1], pytest.param("modernbert-biases", marks=pytest.mark.slow)]
 )
@@ -81,6 +82,7 @@ def test_hidden_states_of_stacked_layers(name: str, tmp_path: Path) -> None:
     hf.check_hidden_states(CASES[name], tmp_path, scan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, "modernbert-biases"])
 def test_gradients(name: str, tmp_path: Path) -> None:
     hf.check_gradients(VARIANTS[name], tmp_path)

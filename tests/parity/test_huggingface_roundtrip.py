@@ -36,6 +36,7 @@ def assert_same_tensors(actual: weights.Tensors, expected: weights.Tensors) -> N
         assert actual[name].tobytes() == tensor.tobytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
 def test_tensors_survive(scan: bool, tmp_path: Path) -> None:
     for number, folder in enumerate(FOLDERS):

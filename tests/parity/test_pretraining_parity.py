@@ -162,6 +162,7 @@ def pairs(arrays: Mapping[str, np.ndarray], group: int = 0) -> Any:
     return {**dict(zip(names, texts, strict=True)), "keys": dict.fromkeys(names)}
 
 
+@pytest.mark.slow
 @golden.each_variant("03_")
 def test_cocondenser(case: Path, variant: str, precision: str) -> None:
     this = load(case, precision)
@@ -209,6 +210,7 @@ def test_cocondenser_gradient_of_vectors(case: Path, precision: str) -> None:
         golden.assert_gradient(gradient, this.expect(f"{name}__rep_grads"), precision, what=name)
 
 
+@pytest.mark.slow
 @golden.each_variant("03c_", slow=("late1",))
 def test_cocondenser_of_queries(case: Path, variant: str, precision: str) -> None:
     this = load(case, precision)
@@ -266,6 +268,7 @@ def check_cotmae_without_its_decoder(this: Case, variant: str) -> None:
     this.compare(variant, Mlm(this.bert), batch, {}, losses)
 
 
+@pytest.mark.slow
 @golden.each_variant("04c_", slow=("dec_full", "dec_w3"))
 def test_cotmae_of_queries(case: Path, variant: str, precision: str) -> None:
     this = load(case, precision)
@@ -306,6 +309,7 @@ def test_cotmae_of_queries(case: Path, variant: str, precision: str) -> None:
     this.compare(variant, objective, batch, names, losses)
 
 
+@pytest.mark.slow
 @golden.each_case("02_")
 def test_states_of_condenser(case: Path, precision: str) -> None:
     this = load(case, precision)
@@ -336,6 +340,7 @@ def test_states_of_cotmae(case: Path, precision: str) -> None:
     this.check("decoder_hidden", this.decode("c_head", out.cls, "decoder_"))
 
 
+@pytest.mark.slow
 @golden.each_case("04c_")
 def test_states_of_cotmae_of_queries(case: Path, precision: str) -> None:
     this = load(case, precision)

@@ -235,6 +235,7 @@ def bag_loss(p: Tree, batch: Tree) -> float:
     return float(np.mean(found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bag", ["text", pytest.param("context", marks=pytest.mark.slow)])
 def test_the_bag_of_words_is_the_equation(bag: str) -> None:
     with jax.enable_x64(True):

@@ -109,6 +109,7 @@ def test_single_texts(corpus: Any, tokenizer: str, reference: Any) -> None:
         assert len({len(ids) for ids in got}) > limit // 2, "some are cut and some are not"
 
 
+@pytest.mark.slow
 def test_pairs(corpus: Any, tokenizer: str, reference: Any) -> None:
     _, texts, queries = corpus
     folder = tokenized(corpus, tokenizer, "cross_encoder")

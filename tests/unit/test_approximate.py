@@ -84,6 +84,7 @@ def test_the_highest_effort_is_exact_search(made: Made, tmp_path: Path, settings
     assert scores.dtype == np.float32 and rows.dtype == np.int64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", ENGINES)
 def test_promised_recall_is_kept_on_other_queries(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: Any
@@ -117,6 +118,7 @@ def test_leaves_with_too_few_rows(made: Made, tmp_path: Path, settings: Any) -> 
     assert np.isfinite(scores[~missing]).all() and (rows[~missing] < ROWS).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", ENGINES)
 def test_the_same_vectors_are_the_same_index(made: Made, tmp_path: Path, settings: Any) -> None:
     """Though ScaNN's threads do not make the same bytes twice."""

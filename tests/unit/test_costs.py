@@ -85,6 +85,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[s
     return {one["stage"]: one["plan"] for one in stages}
 
 
+@pytest.mark.slow
 def test_hours_of_a_training_on_every_device(capsys: pytest.CaptureFixture[str]) -> None:
     plan = command(capsys, "msmarco_qac_cotmae")["encoder"]
     assert plan["mfu"] == costs.PACKED_MFU == 0.566  # the recipe leaves padding out

@@ -255,6 +255,7 @@ def test_texts_of_other_devices_learn_nothing_where_their_gradient_is_off() -> N
     assert np.abs(passage_on - passage_off).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_the_best_span_becomes_the_query() -> None:
     objective = InBatch(MODEL)
     variables = nn.unbox(objective.init(jax.random.key(0)))

@@ -147,6 +147,7 @@ def alone(generator: Generator, document: str, span: list[int]) -> np.ndarray:
     return np.asarray(jax.nn.log_softmax(logits)[0, np.arange(len(span)), target[0]])
 
 
+@pytest.mark.slow
 def test_the_likelihood_of_a_span_is_that_of_its_tokens_alone(generator: Generator) -> None:
     found = {
         kind: Likelihood(generator, LikelihoodOptions(kind))(TWO_DOCUMENTS, SPANS)

@@ -35,6 +35,7 @@ def test_bert_base_is_the_known_figure() -> None:
     assert found == 2 * parameters * 128 + attention
 
 
+@pytest.mark.slow
 def test_a_step_is_three_forward_passes_of_what_is_trained() -> None:
     spec = {"passage": IDS, "passage_length": LENGTHS, "context": IDS, "context_length": LENGTHS}
     vocabulary = Vocabulary(np.zeros(CONFIG.vocab_size, bool))

@@ -114,6 +114,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "rate", "packed"),
     [(1, 0.0, ((16, 0.8),)), (1, 0.2, ()), (8, 0.0, ()), (8, 0.2, ((16, 0.8),))],

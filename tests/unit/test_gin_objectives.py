@@ -48,6 +48,7 @@ def built(*files: str) -> Train:
     return train
 
 
+@pytest.mark.slow
 def test_every_model_has_its_papers_size() -> None:
     assert SIZES.keys() == {path.stem for path in (GIN / "models").glob("*.gin")}
     for model, (objective, size) in SIZES.items():

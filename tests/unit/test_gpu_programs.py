@@ -44,6 +44,7 @@ def test_every_objective_has_a_program_for_a_gpu(name: str) -> None:
         assert program.count(f'name = "{kernel}"') == _FORWARD[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "packed", "scan"),
     [(None, (), False), (None, ((16, 0.75),), True), (1, ((16, 0.75),), False)],

@@ -21,6 +21,7 @@ def test_a_recipe_builds_and_takes_the_released_switches() -> None:
             stage.check()
 
 
+@pytest.mark.slow
 def test_the_cells_of_a_grid_share_stages() -> None:
     for name in toy_recipes.GRIDS:
         found = toy_recipes.placed(toy_recipes.grid_of(name))

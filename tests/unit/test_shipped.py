@@ -46,6 +46,7 @@ def test_all_that_ships_fits_its_budget() -> None:
     assert not [f for f in files if f.suffix in (".pkl", ".bin", ".pt", ".npz")]
 
 
+@pytest.mark.slow
 def test_qgen_asks_about_the_text() -> None:
     settings = Decoding(samples=SAMPLES, max_tokens=32, top_k=25, top_p=0.8)
     generator = Generator.load(names.shipped_folder("qgen"), settings)
