@@ -8,6 +8,7 @@ import hf_bert
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from qac_jax.hub import huggingface
 from qac_jax.models.layers import Runtime

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import jax
+import pytest
 from flax import traverse_util
 
 from qac_jax import config
