@@ -82,6 +82,7 @@ def _fits(observed: np.ndarray, expected: np.ndarray) -> bool:
     return stats.chisquare(observed, expected * (DRAWS / expected.sum())).pvalue > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "collator", "rate"), settings())
 def test_the_law_of_whole_word_masking(case: Path, collator: str, rate: float) -> None:
     meta, arrays = golden.load(case)

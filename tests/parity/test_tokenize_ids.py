@@ -95,6 +95,7 @@ def tokenized(corpus: tuple[Path, list[str], list[str]], tokenizer: str, task: s
     return folder / task
 
 
+@pytest.mark.slow
 def test_single_texts(corpus: Any, tokenizer: str, reference: Any) -> None:
     _, texts, queries = corpus
     found = batches(
