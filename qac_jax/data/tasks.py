@@ -146,8 +146,8 @@ class LateTask(_Task):
 
     @property
     def output_features(self) -> Mapping[str, Any]:
-        """Those of the examples; where there are none (seqio asks when a mixture is registered),
-        without a vocabulary."""
+        """The features of the stored examples. Before examples are named, as when seqio registers
+        a mixture, features without a vocabulary."""
         try:
             return collections.OrderedDict(sorted(self._found()["output_features"].items()))
         except UserError:
