@@ -193,8 +193,8 @@ class Encoder:
     def apply(
         self, ids: np.ndarray, lengths: np.ndarray, side: str = "passage", window: int = 0
     ) -> jax.Array:
-        """The vectors of one padded batch. With `window`, also the vectors of the parts of each text
-        that have this many tokens."""
+        """The vectors of one padded batch. With `window`, also those of the parts of each text that
+        have this many tokens."""
         segments = self.module.config.title == SEGMENTS
         program = _program(self.module, self.tokenizer.sep_id if segments else -1)
         placed = self.runner.placed((ids, lengths))
