@@ -138,7 +138,7 @@ def markdown(content: Content) -> str:
     parts = [f"# {content.title}"]
     if (conclusion := content.conclusion) is not None:
         listed = tables.markdown(verdict.HEADER, verdict.rows(conclusion["questions"]))
-        parts += [conclusion["opening"], *conclusion["verdict"], "## Questions", listed]
+        parts += [*conclusion["verdict"], "## Questions", listed]
     for evaluation in content.evaluations:
         table = metrics(evaluation)
         shown = tables.markdown(table.header, table.rows)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from typing import Any
@@ -133,7 +134,7 @@ class Conclude(Stage):
 
     VERB = "conclude"
     KIND = "summary"
-    VERSION = 2
+    VERSION = 3
     EXAMPLE = (
         "qac step conclude --metrics metrics --choice choice --validation validation "
         "--questions questions --alone run_start,run_1 --out summary"
@@ -145,9 +146,11 @@ class Conclude(Stage):
     questions: Ref = input("questions of qac step collect", "questions")
     index: Ref = input("index of the chosen model and of BM25", "hybrid", default="")
     leaks: Ref = input("the comparison of qac step leaks", "leaks", default="")
+    asked: Ref = input("test questions of qac step ask", "questions", default="")
     bm25: str = option("run_bm25", "BM25's run among the metrics")
     alone: tuple[str, ...] = option((), "runs of the models, in the order of the choice")
     fused: tuple[str, ...] = option((), "the same fused with BM25's (default: none)")
+    own: str = option("", "the index's run, where the test questions chose it too")
     names: Mapping[str, str] | None = option(None, "names of the runs to show")
 
     def check(self) -> None:
@@ -161,14 +164,25 @@ class Conclude(Stage):
         rows, facts = results.read(inputs.artifact("metrics"))
         choice = inputs.artifact("choice").info["choice"]
         searched = inputs.artifact("index").info if "index" in inputs else {}
-        shares = {name: float(searched.get(name, 0.0)) for name in ("weight", "windows")}
-        systems = verdict.Systems(self.bm25, self.alone, self.fused, self.names or {}, **shares)
+        systems = verdict.Systems(
+            self.bm25,
+            self.alone,
+            self.fused,
+            self.names or {},
+            weight=float(searched.get("weight", 0.0)),
+            windows=float(searched.get("windows", 0.0)),
+            weighed=searched.get("choice", {}).get("questions", 0),
+            index=inputs.text("index"),
+            own=self.own,
+        )
         questions = verdict.provenance(inputs.artifact("questions").info)
+        if "asked" in inputs:
+            source = os.path.basename(inputs.artifact("asked").fields["questions"].rstrip("/"))
+            questions["test"] |= {"source": source, "makers": f"people ({source})"}
         comparisons = [Comparison(**c) for c in facts["comparisons"]]
-        use, called = systems.used(choice["place"]), systems.called
+        use, called = systems.like(choice["place"]), systems.called
         summary = {
             "verdict": verdict.verdict(rows, comparisons, choice, systems, questions["test"]),
-            "opening": verdict.opening(questions["test"]),
             "use": {
                 "system": use,
                 "name": called(use),

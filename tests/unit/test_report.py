@@ -112,7 +112,7 @@ def test_it_is_made_again_when_the_run_changes(run: Path, tmp_path: Path) -> Non
 
 def test_a_verdict_comes_first() -> None:
     asked = {"test": {"count": 1200, "makers": "people <x>", "filters": ""}}
-    conclusion = {"opening": "1,200 questions.", "verdict": ["Use a & b."], "questions": asked}
+    conclusion = {"verdict": ["1,200 questions.", "Use a & b."], "questions": asked}
     content = Content("mine", conclusion=conclusion)
     text = html(content)
     assert "Use a &amp; b." in text and "people &lt;x&gt;" in text and "1,200" in text
