@@ -100,6 +100,7 @@ VARIANTS = {
     },
 }
 _STEPS = {
+    "ask": ("questions:Ask", "questions of your own with the files that answer them → a test"),
     "average": ("choose:Average", "a model and the one it started from → their weighted mean"),
     "choose": ("choose:Choose", "models and their runs on validation questions → one of them"),
     "collect": ("questions:Collect", "a collection → training and test queries with judgements"),

@@ -3,6 +3,7 @@
 Layouts (TREC, BEIR, pairs, ORCAS clicks) differ in their columns, by which each line is read.
 """
 
+import csv
 import itertools
 import json
 import os
@@ -11,14 +12,18 @@ from typing import Any, NamedTuple
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
-from qac_jax.errors import DataError, UserError
+from qac_jax.errors import DataError, UserError, nearest
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
-from qac_jax.formats.files import Line, expand, find, json_object, parsed, string
+from qac_jax.formats.files import Line, expand, find, json_object, parsed, string, whole_text
 from qac_jax.formats.identities import IdSet
 
 
 # trec_eval counts how often each grade occurs, from 0 to the highest.
 _HIGHEST = 1_000_000
+# What the column, or the key, of one's own questions may be called.
+_QUESTION = ("question", "query", "text")
+# Names among which the nearest one is looked for.
+_MOST_KNOWN = 20_000
 
 
 class Judgement(NamedTuple):
@@ -147,14 +152,116 @@ def judge_by_names(
     return judged
 
 
+class Asked(NamedTuple):
+    """A question of one's own and what answers it, a file or an id."""
+
+    text: str
+    answer: str
+    line: int
+
+
+def read_asked(path: str | os.PathLike[str]) -> list[Asked]:
+    """Questions and answers: JSON lines {"question", "answer"}, or two columns divided by tabs,
+    commas or semicolons, below their names or without."""
+    lines = whole_text(os.fspath(path)).splitlines()
+    head = next(filter(str.strip, lines), "")
+    found = list(_asked_json(path) if head.startswith("{") else _asked_rows(path, lines, head))
+    for one in found:
+        if not one.text or not one.answer:
+            raise DataError("a question or its answer is missing", file=path, line=one.line)
+    if not found:
+        raise DataError("there is no question in the file", file=path)
+    return found
+
+
+def _asked_json(path: str | os.PathLike[str]) -> Iterator[Asked]:
+    def parse(line: Line) -> list[Asked]:
+        record = json_object(line.text)
+        text, answers = string(record, *_QUESTION).strip(), record.get("answer")
+        answers = answers if isinstance(answers, list) else [answers]
+        return [Asked(text, str(a or "").strip(), line.place.line or 0) for a in answers]
+
+    return itertools.chain.from_iterable(parsed(os.fspath(path), BadLines(), parse))
+
+
+def _asked_rows(path: object, lines: Sequence[str], head: str) -> Iterator[Asked]:
+    divider = "\t" if "\t" in head else max(",;", key=head.count)
+    reader = csv.reader(lines, delimiter=divider, skipinitialspace=True)
+    of_text, named = 0, False
+    for row in filter(any, reader):
+        if len(row) != 2:
+            said = "expected a question and its answer, with quotes around what has commas"
+            raise DataError(f"{len(row)} columns; {said}", file=path, line=reader.line_num)
+        names = [cell.strip().lower() for cell in row]
+        if not named and (is_name := [name in _QUESTION for name in names]) and any(is_name):
+            of_text = is_name.index(True)
+        else:
+            yield Asked(row[of_text].strip(), row[1 - of_text].strip(), reader.line_num)
+        named = True
+
+
+def judge_by_places(
+    asked: Sequence[Asked], passages: Iterable[Mapping[str, Any]], file: object
+) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+    """Query -> text, and query -> passage -> 1: an answer is the id of a passage or document, or
+    the path or name of a file, of which any passage answers.
+
+    One answer of ten may be nowhere, such as in a file that could not be read.
+    """
+    wanted = {one.answer for one in asked}
+    exact: dict[str, list[str]] = {}
+    named: dict[str, dict[str, list[str]]] = {}  # name of a file -> its path -> its passages
+    known: dict[str, None] = {}
+    for record in passages:
+        path = str(record.get("path") or "")
+        base = os.path.basename(path)
+        if base and base == os.path.basename(str(file)):
+            raise DataError(
+                f"the questions are among the documents ({path}); move them out of the folder",
+                file=file,
+            )
+        if len(known) < _MOST_KNOWN:
+            known.setdefault(path or record["_id"])
+        for name in {record["_id"], str(record.get("doc")), path} & wanted:
+            exact.setdefault(name, []).append(record["_id"])
+        if base in wanted:
+            named.setdefault(base, {}).setdefault(path, []).append(record["_id"])
+    names: dict[str, str] = {}
+    judged: dict[str, dict[str, int]] = {}
+    lost: list[Asked] = []
+    for one in asked:
+        paths = named.get(one.answer, {})
+        found = exact.get(one.answer) or next(iter(paths.values()), [])
+        if one.answer not in exact and len(paths) > 1:
+            said = f"{len(paths)} files are called {one.answer!r}; give the path, such as"
+            raise DataError(f"{said} {min(paths)!r}", file=file, line=one.line)
+        if not found:
+            lost.append(one)
+            continue
+        name = names.setdefault(one.text, f"asked:{one.line}")
+        judged.setdefault(name, {}).update(dict.fromkeys(found, 1))
+    if lost:
+        near = nearest(lost[0].answer, known)
+        said = f"no passage, document or file is called {lost[0].answer!r}; {near}"
+        if len(lost) > len(asked) // 10:
+            raise DataError(said, file=file, line=lost[0].line)
+        progress.say(f"{file}: {len(lost)} of {len(asked)} answers are left out; {said}")
+    return {name: text for text, name in names.items()}, judged
+
+
 def write_questions(
-    out: Writer, name: str, texts: Mapping[str, str], judged: Mapping[str, Mapping[str, int]]
+    out: Writer,
+    name: str,
+    texts: Mapping[str, str],
+    judged: Mapping[str, Mapping[str, int]],
+    *,
+    beir: bool = False,
 ) -> None:
     """Query id -> text, and query id -> passage id -> grade, as files of an artefact."""
-    with out.open(f"{name}_queries.jsonl") as file:
+    with out.open("queries.jsonl" if beir else f"{name}_queries.jsonl") as file:
         for query, text in texts.items():
             file.write(json.dumps({"_id": query, "text": text}, ensure_ascii=False) + "\n")
-    with out.open(f"{name}.tsv") as file:
+    with out.open(f"qrels/{name}.tsv" if beir else f"{name}.tsv") as file:
         file.write("query-id\tcorpus-id\tscore\n")
         for query in texts:
             file.writelines(f"{query}\t{p}\t{grade}\n" for p, grade in judged[query].items())

@@ -18,7 +18,7 @@ from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25, Hybrid, Index
 from qac_jax.stages.mine import Group
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.questions import Collect, Leaks, Split
+from qac_jax.stages.questions import Ask, Collect, Leaks, Split
 from qac_jax.stages.report import Report
 from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize
@@ -58,6 +58,7 @@ BUDGETS = {
     "large": Sizes(2, 3000, 64, 256, 8, 8, 8, 16, 0, 16, 128, 200_000, 50_000, 768, 12, 12),
 }
 MEASURES = ("mrr@10", "ndcg@10", "hit@1", "recall@100")
+ASKED_MEASURES = ("mrr@10", "hit@1", "hit@10", "hit@100")  # any passage of a file is the answer
 TITLE = "A retriever for one's own documents"
 PASSAGE_TOKENS, CONTEXT_TOKENS = 144, 32  # in pre-training
 
@@ -67,6 +68,8 @@ class OwnCorpus(Sizes):
     budget: str = "small"
     start: str = "shipped:minilm"
     generator: str = "shipped:qgen"
+    questions: str = ""
+    questions_choose: bool = True
     format: str = "auto"
     cut: str = "auto"
     qac: bool | None = None
@@ -135,9 +138,12 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
       choice       by the validation questions: the start, retriever 1 or 2
 
     Set: --data_dir.
-    Commonly overridden: --start (any encoder; none: from scratch), --budget (tiny, small, medium,
-    large), --generator, --format and --cut (see `qac prepare --help`), --qac True (query-as-context
-    pre-training from the start), --rounds 1 or 2, what else a budget sets,
+    With --questions FILE (`qac step ask`) people's own questions are the test, instead of those in
+    DATA. At the end they choose too, unless --questions_choose False: the model with the generated
+    ones, the weight of BM25 in index alone.
+    Commonly overridden: --questions, --start (any encoder; none: from scratch), --budget (tiny,
+    small, medium, large), --generator, --format and --cut (see `qac prepare --help`), --qac True
+    (query-as-context pre-training from the start), --rounds 1 or 2, what else a budget sets,
     listwise.Listwise.temperature (1.0 for a start whose vectors are not normalised), --share (of
     the trained weights in the average; 1: no average), --groups (a step; as many as devices),
     --precision float32, --window (tokens of the windows by the best of which a passage is ranked
@@ -148,7 +154,10 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     run.usual(Prepare, Split, Extract, Generate, Collect, Group, Tokenize, Train, seed=p.seed)
     documents = {"format": p.format, "documents": run.data, "tokenizer": p.vocabulary}
     passages = run(Prepare, "passages", cut=p.cut, **documents)
-    questions = _questions(run, p, passages)
+    asked = run.data
+    if p.questions:
+        asked = run(Ask, "asked", questions=p.questions, passages=passages)
+    questions = _questions(run, p, passages, asked)
     trained = judged(questions, "train")
     model = _from_scratch(run, p, passages) if p.scratch else p.start
     qac = p.scratch if p.qac is None else p.qac
@@ -189,6 +198,9 @@ class _Systems:
     def __init__(self, run: Run, p: OwnCorpus, passages: Ref, questions: Ref):
         self._run, self._p, self._passages = run, p, passages
         self.questions = questions
+        self.asked = bool(p.questions)
+        self.own = self.asked and p.questions_choose
+        self.choosing = ("validation", "test") if self.own else ("validation",)
         self.names: list[str] = []
         self.indexes: list[Ref] = []
         self._search("valid_bm25", "run_bm25", run(Bm25, "bm25", passages=passages))
@@ -208,27 +220,32 @@ class _Systems:
         self.indexes.append(index)
         return hybrid
 
-    def hybrid(self, name: str, index: Ref, **more: Ref) -> Ref:
-        """The index with BM25 beside it, whose weight is chosen on the validation questions."""
-        known = judged(self.questions, "validation")
+    def hybrid(self, name: str, index: Ref, by: str = "validation", **more: Ref) -> Ref:
+        """The index with BM25 beside it, whose weight is chosen on these questions."""
+        known = judged(self.questions, by)
         return self._run(Hybrid, name, index=index, bm25="stage:bm25", **known, **more)
 
+    def search(self, name: str, index: Ref, *parts: str) -> None:
+        asked = [f"{self.questions}/{part}_queries.jsonl" for part in parts]
+        self._run(Search, name, index=index, queries=asked, k=self._p.depth)
+
     def _search(self, validation: str, test: str, index: Ref) -> None:
-        for name, part in ((validation, "validation"), (test, "test")):
-            asked = f"{self.questions}/{part}_queries.jsonl"
-            self._run(Search, name, index=index, queries=asked, k=self._p.depth)
+        self.search(validation, index, *self.choosing)
+        self.search(test, index, "test")
 
     def judged(self, name: str, alone: str, fused: str, part: str) -> Ref:
         """The metrics of all runs whose names begin with these."""
         runs = [f"stage:{alone}_{n}" for n in ("bm25", *self.names)]
         runs += [f"stage:{fused}_{n}" for n in self.names]
+        runs += ["stage:run_index"] if self.own and part == "test" else []
         judging = {"qrels": f"{self.questions}/{part}.tsv", "permutations": 10_000}
-        return self._run(Evaluate, name, runs=runs, measures=MEASURES, **judging)
+        measures = ASKED_MEASURES if self.asked else MEASURES
+        return self._run(Evaluate, name, runs=runs, measures=measures, **judging)
 
 
-def _questions(run: Run, p: OwnCorpus, passages: Ref) -> Ref:
+def _questions(run: Run, p: OwnCorpus, passages: Ref, asked: Ref) -> Ref:
     """Questions for training, validation and test, split by document before any is generated."""
-    of_corpus = {"passages": passages, "collection": run.data}
+    of_corpus = {"passages": passages, "collection": asked}
     training, validation, test = (
         run(Split, name, part=part, **of_corpus)
         for name, part in (("training", "train"), ("validation", "validation"), ("test", "test"))
@@ -260,7 +277,7 @@ def _questions(run: Run, p: OwnCorpus, passages: Ref) -> Ref:
         **of_corpus,
         contexts=contexts,
         validation_contexts=generated("validation_contexts", validation, 4, specific=1.0),
-        test_contexts=generated("test_contexts", test, 4, specific=1.0),
+        test_contexts="" if p.questions else generated("test_contexts", test, 4, specific=1.0),
         each=32,  # of each source: all
         at_most=p.train_queries,
     )
@@ -315,11 +332,14 @@ def _concluded(
         models=retrievers,
         runs=[f"stage:valid_{name}" for name in systems.names],
         indexes=systems.indexes,
-        qrels=f"{questions}/validation.tsv",
+        qrels=[f"{questions}/{part}.tsv" for part in systems.choosing],
     )
     form = {"form": "sentence_transformers", "pooling": pooling}
     best = run(Export, "best", model=f"{choice}/model", **form)
-    index = systems.hybrid("index", f"{choice}/index", encoder=best)
+    by = systems.choosing[-1]
+    index = systems.hybrid("index", f"{choice}/index", by, encoder=best)
+    if systems.own:
+        systems.search("run_index", index, "test")
     metrics = systems.judged("metrics", "run", "fused", "test")
     names = _names()
     summary = run(
@@ -334,6 +354,8 @@ def _concluded(
         alone=tuple(f"run_{name}" for name in systems.names),
         fused=tuple(f"fused_{name}" for name in systems.names),
         index=index,
+        asked="stage:asked" if systems.asked else "",
+        own="run_index" if systems.own else "",
         names=names,
     )
     run.published["summary.json"] = f"{summary}/summary.json"
@@ -348,6 +370,7 @@ def _names() -> dict[str, str]:
         "validated": "Validation questions, by which the retriever is chosen",
         **{f"trained_{n}": f"retriever {n}" for n in (1, 2)},
         **dict.fromkeys(("run_bm25", "valid_bm25"), "BM25"),
+        "run_index": "`index`, which these questions chose",
     }
     for name, system in (("start", "the start"), ("1", "retriever 1"), ("2", "retriever 2")):
         names |= dict.fromkeys((f"run_{name}", f"valid_{name}"), system)

@@ -23,7 +23,9 @@ from qac_jax.formats.identities import id_hash
 from qac_jax.formats.judgements import (
     by_query,
     judge_by_names,
+    judge_by_places,
     judgements_file,
+    read_asked,
     read_judgements,
     read_named,
     write_questions,
@@ -219,6 +221,33 @@ class Judge(Stage):
             out.info[split] = {"queries": len(texts)}
         out.info["left_out"] = len(asked) - len(answered)
         out.count = len(answered)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ask(Stage):
+    """Questions of one's own and the passages that answer them, in BEIR's layout as a test.
+
+    An answer is the id of a passage or document, or a file's path or name: then any passage of it
+    answers. Of a folder in BEIR's layout its test questions are taken, and nothing else.
+    """
+
+    VERB = "ask"
+    KIND = "questions"
+    EXAMPLE = "qac step ask --questions mine.tsv --passages out/passages --out out/asked"
+
+    questions: Ref = input("two columns, question and answer, or JSON lines, or a folder", FILE)
+    passages: Ref = input("passages among which the answers are", "passages")
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        path = inputs.text("questions")
+        if os.path.isdir(path):
+            judged = by_query(read_judgements(judgements_file(path, TEST)))
+            texts = {query.id: query.text for query in read_queries(path) if query.id in judged}
+        else:
+            records = inputs.records("passages")
+            texts, judged = judge_by_places(read_asked(path), records, os.path.basename(path))
+        write_questions(out, TEST, texts, judged, beir=True)
+        out.count = len(texts)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

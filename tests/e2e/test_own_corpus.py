@@ -1,11 +1,13 @@
 """own_corpus on folders that nobody prepared by hand."""
 
+import html
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import toy_retrieval as toy
+from toy_verdict import assert_true
 
 from qac_jax import Retriever, artifacts, cli
 from qac_jax.formats import records
@@ -45,8 +47,10 @@ def test_documents_alone_become_a_retriever(
 ) -> None:
     """The names that are left in OUT are fixed; what test_collect.py covers is not repeated."""
     out, given = tmp_path / "out", [*TINY.split(), *documents(tmp_path)]
-    if start == "none":
-        given += SCRATCH.split()
+    own = start == "none"  # with questions of one's own
+    if own:
+        (tmp_path / "mine.tsv").write_text("river stone\tp3\nlamp\td6\nwhere?\tp9\nwho?\tp12\n")
+        given += [*SCRATCH.split(), f"--questions={tmp_path / 'mine.tsv'}"]
     else:
         start = str(toy.save_encoder(tmp_path / "start", query_prompt="ask: "))
     capsys.readouterr()
@@ -55,13 +59,17 @@ def test_documents_alone_become_a_retriever(
 
     summary = json.loads((out / "summary.json").read_text())
     rows = [row["system"] for row in summary["rows"]]
-    assert rows == ["run_bm25", "run_start", "run_1", "run_2", "fused_start", "fused_1", "fused_2"]
+    runs = ["run_bm25", "run_start", "run_1", "run_2", "fused_start", "fused_1", "fused_2"]
+    assert rows == runs + ["run_index"] * own
     assert all({"name", "mrr@10", "hit@1"} <= row.keys() for row in summary["rows"])
     assert set(summary["questions"]) == {"train", "validation", "test"}
     test = summary["questions"]["test"]
-    assert test["generated"] and test["makers"] == "generated.jsonl"
+    assert test["generated"] != own
+    assert test["makers"] == ("people (mine.tsv)" if own else "generated.jsonl")
     assert summary["leaks"]["leaks"] == 0 and summary["leaks"]["passages"] > 0
-    assert "Caution" in " ".join(summary["verdict"])
+    assert summary["verdict"][0].startswith("The 4 test" if own else "Caution")
+    index = artifacts.load(out / "index").info
+    assert_true(summary, artifacts.load(out / "metrics"), index, "run_index" if own else "")
 
     parts = {n: set(records.Records(artifacts.load(out / n)).ids()) for n in PARTS}
     parts["train"] = parts.pop("training")
@@ -71,15 +79,19 @@ def test_documents_alone_become_a_retriever(
     assert asked and {name.split("#")[0] for name in asked} <= parts["train"]
 
     page = (out / "report" / "report.html").read_text()
-    assert page.index(summary["opening"]) < page.index(summary["verdict"][0]) < page.index("<h2>F")
-    assert summary["opening"] in printed
+    shown = [html.escape(sentence).replace("&#x27;", "&#39;") for sentence in summary["verdict"]]
+    places = [page.index(sentence.replace("&quot;", "&#34;")) for sentence in shown]
+    assert places == sorted(places) and places[-1] < page.index("<h2>F")
+    assert all(sentence in printed for sentence in summary["verdict"])
     best = Retriever.load(out / "best")
     if start != "none":
         assert max(best.encoder.limits.values()) == 48  # as the start's
     assert best.encoder.prompts["query"] == ("" if start == "none" else "ask: ")
     assert cli.main(["search", "--index", str(out / "index"), "river stone", "--k=2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) >= 2
-    assert artifacts.load(out / "index").info["choice"]["questions"] == len(parts["validation"])
+    assert index["choice"]["questions"] == (4 if own else len(parts["validation"]))
+    if own:
+        assert not parts["test"] and summary["choice"]["questions"] == 4 + len(parts["validation"])
     # The folder may be moved, and the start be gone.
     moved = out.rename(tmp_path / "moved")
     shutil.rmtree(tmp_path / "start", ignore_errors=True)

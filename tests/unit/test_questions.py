@@ -17,7 +17,7 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.queries import splitting
 from qac_jax.queries.splitting import PARTS, Splitting
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.questions import Collect, Judge, Leaks, Split
+from qac_jax.stages.questions import Ask, Collect, Judge, Leaks, Split
 
 
 PASSAGES = 60
@@ -248,3 +248,79 @@ def test_names_become_judgements(tmp_path: Path) -> None:
     expected = {"q1": "pile up"}, {"q1": {"a#0": 1, "b#0": 1}}
     assert asked(named, "test") == expected
     assert asked(named, "dev") == ({"q2": "divide"}, {"q2": {"b#0": 1}})
+
+
+PAGES = [
+    {"_id": "docs/setup.md#0", "doc": "docs/setup.md", "path": "docs/setup.md", "text": "Install."},
+    {"_id": "docs/setup.md#1", "doc": "docs/setup.md", "path": "docs/setup.md", "text": "Run."},
+    {"_id": "a/index.md#0", "doc": "a/index.md", "path": "a/index.md", "text": "First."},
+    {"_id": "index.md#0", "doc": "index.md", "path": "index.md", "text": "Top."},
+    {"_id": "b/page.md#0", "doc": "b/page.md", "path": "b/page.md", "text": "One."},
+    {"_id": "c/page.md#0", "doc": "c/page.md", "path": "c/page.md", "text": "Another."},
+]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "how to begin?\tsetup.md\nwhat is it, in short?\tindex.md#0\nhow to begin?\tindex.md\n",
+        'Answer,Question\nsetup.md,how to begin?\nindex.md#0,"what is it, in short?"\n'
+        "index.md,how to begin?\n",
+        '{"question": "how to begin?", "answer": ["setup.md", "index.md"]}\n'
+        '{"question": "what is it, in short?", "answer": "index.md#0"}\n',
+    ],
+)
+def test_files_and_ids_answer_questions_of_ones_own(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(text)
+    passages = written(tmp_path / "passages", "passages", PAGES)
+    file = str(tmp_path / "mine.csv")
+    made = execute(Ask(questions=file, passages=passages), tmp_path / "out")
+    texts = {query.text: query.id for query in read_queries(made.path)}
+    qrels = judgements.by_query(judgements.read_judgements(made.path / "qrels" / "test.tsv"))
+    assert {text: set(qrels[name]) for text, name in texts.items()} == {
+        "how to begin?": {"docs/setup.md#0", "docs/setup.md#1", "index.md#0"},
+        "what is it, in short?": {"index.md#0"},
+    }
+    # A folder of judged questions is a test as well.
+    again = execute(Ask(questions=str(made.path), passages=passages), tmp_path / "again")
+    assert again.file("qrels/test.tsv").read_text() == made.file("qrels/test.tsv").read_text()
+
+
+def test_answers_that_are_nowhere_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passages = written(tmp_path / "passages", "passages", PAGES)
+
+    def ask(text: str, name: str = "mine.tsv") -> artifacts.Artifact:
+        (tmp_path / name).write_text(text)
+        file = str(tmp_path / name)
+        return execute(Ask(questions=file, passages=passages), tmp_path / "out")
+
+    for text, why in (
+        ("begin?\tsetup.mdx\n", "mine.tsv:1: no .* 'setup.mdx'; did you mean 'docs/setup.md'"),
+        ("begin?\tpage.md\n", "2 files are called 'page.md'; give the path, such as 'b/page.md'"),
+        ("what, who?,setup.md\n", "3 columns; expected a question and its answer"),
+        ("begin?\tsetup.md\nwho?\t\n", "mine.tsv:2: a question or its answer is missing"),
+        ("question,answer\n", "no question in the file"),
+    ):
+        with pytest.raises(UserError, match=why):
+            ask(text)
+    with pytest.raises(UserError, match="the questions are among the documents"):
+        ask("begin?\tsetup.md\n", "page.md")
+    lines = [f"question {number}\tsetup.md\n" for number in range(10)]
+    assert ask("".join([*lines, "who?\tgone.pdf\n"])).count == 10
+    assert "1 of 11 answers are left out" in capsys.readouterr().err
+
+
+def test_questions_of_ones_own_are_the_test_and_train_nothing(leaky: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.tsv").write_text("who made the LAMP\tc\n")
+    given = {"passages": str(leaky / "passages"), "collection": str(tmp_path / "asked")}
+    execute(
+        Ask(questions=str(tmp_path / "mine.tsv"), passages=given["passages"]), tmp_path / "asked"
+    )
+    assert execute(Split.make(**given, part="test"), tmp_path / "test").count == 0
+    aside = {f"{part}_contexts": str(leaky / "validation") for part in ("validation", "test")}
+    made = Collect.make(**given, **aside, contexts=str(leaky / "training"), each=2)
+    found = execute(made, tmp_path / "out")
+    assert found.info["test"] == {"from": "qrels/test.tsv", "queries": 1}
+    assert found.info["train"]["removed"] == {"the same text as a test question": 1}
