@@ -16,7 +16,7 @@ from qac_jax.live import filters
 from qac_jax.live.filters import Where
 from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
 from qac_jax.retrieval import fusion
-from qac_jax.retrieval.bm25 import top
+from qac_jax.retrieval.bm25 import information, top
 from qac_jax.retrieval.corpus import Hit
 from qac_jax.retrieval.hybrid import BM25, DENSE
 
@@ -109,12 +109,13 @@ class Snapshot:
         near = self._by_vectors(vectors, max(k, first), allowed)
         lexical = (self._by_words(question, max(k, first), allowed) for question in questions)
         return [
-            self._fused(vector, gains, rows, words, k, first, weight)
-            for vector, gains, rows, words in zip(vectors, *near, lexical, strict=True)
+            self._fused(question, *ranked, k, first, weight)
+            for question, *ranked in zip(questions, vectors, *near, lexical, strict=True)
         ]
 
     def _fused(
         self,
+        question: str,
         vector: np.ndarray,
         gains: np.ndarray,
         mine: np.ndarray,
@@ -136,7 +137,11 @@ class Snapshot:
         ranked = np.zeros(first, np.float32)  # 0: none of the query's words
         ranked[: len(by_words[:first])] = by_words[:first]
         lowest = fusion.COSINE if self.settings.cosine else None
-        scales = (fusion.scale(gains[:first], how, lowest), fusion.scale(ranked, how, fusion.BM25))
+        lexical_scale = fusion.scale(ranked, how, fusion.BM25)
+        if how == fusion.INFORMATION:
+            counts = [len(self._gains(word)[0]) for word in self._asked(question)]
+            lexical_scale = 0.0, information(counts, len(self))
+        scales = fusion.scale(gains[:first], how, lowest), lexical_scale
         offsets, units = np.array(scales).T[..., None]
         fused = fusion.mixed((scores - offsets) / units, weight)
         top_rows = np.argsort(-fused, kind="stable")[:k]
@@ -171,7 +176,7 @@ class Snapshot:
     def bm25(self, question: str) -> np.ndarray:
         """float32 [rows]: 0 where a passage has none of the words, or is deleted."""
         total = np.zeros(self.rows, np.float32)
-        for word in self.analyzer.words(question):
+        for word in self._asked(question):
             rows, gains = self._gains(word)
             total[rows] += gains
         return total
@@ -179,11 +184,14 @@ class Snapshot:
     def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
         """BM25's score of a row, word by word: (the question's word, what it gives)."""
         found: dict[str, float] = {}
-        for word in self.analyzer.words(question):
+        for word in self._asked(question):
             rows, gains = self._gains(word)
             if len(here := np.flatnonzero(rows == row)):
                 found[word] = found.get(word, 0.0) + float(gains[here[0]])
         return sorted(found.items(), key=lambda pair: -pair[1])
+
+    def _asked(self, question: str) -> list[str]:
+        return self.analyzer.words(self.analyzer.content(question))
 
     def _gains(self, word: str) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have a word and are not deleted, and BM25's score of it in each."""

@@ -12,6 +12,8 @@ from qac_jax.formats.runs import Ranking, Run, ranked
 
 # How convex fusion brings a query's scores to one scale.
 THEORETICAL, MIN_MAX = SCALES = ("theoretical", "min_max")
+# Of a hybrid index: as theoretical, but BM25's score is a share of what the question's words say.
+INFORMATION = "information"
 # Weights of BM25 that are tried.
 GRID = tuple(n / 10 for n in range(11))
 # The lowest possible scores.
@@ -33,10 +35,12 @@ class Fusion(Checked):
         at_most=1,
     )
     normalization: str = option(
-        THEORETICAL,
+        INFORMATION,
         "scale of a query's scores: from the lowest possible one (theoretical), or the lowest of "
-        "its first passages (min_max), to its highest",
-        choices=SCALES,
+        "its first passages (min_max), to its highest; information: as theoretical, but BM25's is "
+        "divided by the sum of the idf of the query's words, so it counts little where only common "
+        "words match",
+        choices=(INFORMATION, *SCALES),
     )
     depth: int = option(
         100, "first passages of each ranking that are scaled and fused, at least", at_least=1

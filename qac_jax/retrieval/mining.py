@@ -463,11 +463,14 @@ def groups(
 def scores_of(
     teacher: Hybrid, questions: Sequence[str], rows: Sequence[np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """The teacher's score of each question's rows: 1 is the best passage of both systems."""
+    """The teacher's score of each question's rows, on the scale of its index."""
     parts, weight = teacher.parts, teacher.settings.weight
     vectors = teacher.encoder.encode(list(questions), "query")
     highest = parts.dense.search(vectors, 1)[0][:, 0]
-    by_words = parts.by_words(questions, 1)[0][:, 0]
+    if parts.settings.normalization == fusion.INFORMATION:
+        by_words = np.array([parts.information(question) for question in questions])
+    else:
+        by_words = parts.by_words(questions, 1)[0][:, 0]
     words = parts.scores_by_words(questions, rows)
     for place, wanted in enumerate(rows):
         near = parts.dense.vectors.take(wanted).astype(np.float32) @ vectors[place]

@@ -20,7 +20,7 @@ from qac_jax.pipeline.inputs import together
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import bm25, corpus, fusion
 from qac_jax.retrieval.bm25 import PRESETS, Scoring, stemmers
-from qac_jax.retrieval.fusion import THEORETICAL, Fusion
+from qac_jax.retrieval.fusion import MIN_MAX, Fusion
 from qac_jax.retrieval.vectors import Vectors
 
 
@@ -245,7 +245,7 @@ class Hybrid(Stage):
         lexical = Bm25(inputs.artifact("bm25"))
         order, settings = hybrid.order_of(dense, lexical), self.fusion
         # Only this scale depends on what the dense scores are.
-        cosine = settings.normalization == THEORETICAL and dense.encoder.module.config.normalize
+        cosine = settings.normalization != MIN_MAX and dense.encoder.module.config.normalize
         if self.queries:
             judged = by_query(read_judgements(self.qrels))
             texts = {query.id: query.text for query in read_queries(self.queries)}

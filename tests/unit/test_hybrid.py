@@ -1,6 +1,7 @@
 """Hybrid indexes: two searches fused, chosen weights, moved folders, windows of passages."""
 
 import functools
+import math
 import os
 import shutil
 from pathlib import Path
@@ -100,6 +101,17 @@ def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
         assert curve[weight][1] == pytest.approx(measured.mean("mrr@10"), abs=1e-6)
 
 
+def test_question_words_are_not_asked_for_beside_vectors(road, tmp_path):
+    joined = built(road, tmp_path / "out", weight=0.5)
+    plain, chatty = joined.parts, "How do I get my river lamp?"
+    assert plain.bm25.analyzer.content(chatty) == "get river lamp"
+    assert plain.bm25.analyzer.content("Who is it?") == "Who is it?"
+    by_words = plain.scores_by_words([chatty, "get river lamp"], [np.arange(40)] * 2)
+    np.testing.assert_array_equal(*by_words)
+    # A word that no passage has is asked for too: what matches counts for less.
+    assert plain.information("river lamp") < plain.information("river lamp zebra")
+
+
 def test_a_moved_folder_works_with_its_encoder(road, tmp_path):
     expected = built(road, road / "joined").ask(QUESTIONS, 5)
     # All that is needed of the two indexes is in the new folder.
@@ -162,7 +174,11 @@ def test_scores_are_those_of_words_passages_and_best_windows(
     best = np.stack([(w @ queries.T).max(0) for w in windows])
     dense = (1 - share) * whole + share * best
     words = np.stack(found.parts.scores_by_words(asked, [np.arange(40)] * 2), 1)
-    both = (1 - weight) * (dense + 1) / (dense.max(0) + 1) + weight * words / words.max(0)
+    # BM25's score as a share of what the question's words say.
+    having = [sum(word in text.lower() for text in texts) for word in " ".join(asked).split()]
+    idf = [math.log(1 + (40 - count + 0.5) / (count + 0.5)) for count in having]
+    words = words / [sum(idf[:3]), idf[3]]
+    both = (1 - weight) * (dense + 1) / (dense.max(0) + 1) + weight * words
     scores, rows = found.find(asked, 40)
     for number in range(2):
         np.testing.assert_allclose(scores[number], both[rows[number], number], atol=2e-3)
