@@ -42,10 +42,10 @@ STOP = frozenset(
 )
 # Words of a question that say how something is asked, not what: beside vectors they only mislead.
 ASKING = frozenset(
-    "what which who whom whose when where why how do does did done doing am is are was were be been "
-    "being has have had having can could will would shall should may might must i me my mine we us "
-    "our you your yours he him his she her hers they them it its about there any some this that "
-    "these those so than too very just".split()
+    "what which who whom whose when where why how do does did done doing am is are was were be "
+    "been being has have had having can could will would shall should may might must i me my "
+    "mine we us our you your yours he him his she her hers they them it its about there any "
+    "some this that these those so than too very just".split()
 )
 
 
