@@ -109,8 +109,10 @@ class Snapshot:
         near = self._by_vectors(vectors, max(k, first), allowed)
         lexical = (self._by_words(question, max(k, first), allowed) for question in questions)
         return [
-            self._fused(question, *ranked, k, first, weight)
-            for question, *ranked in zip(questions, vectors, *near, lexical, strict=True)
+            self._fused(question, vector, gains, rows, words, k, first, weight)
+            for question, vector, gains, rows, words in zip(
+                questions, vectors, *near, lexical, strict=True
+            )
         ]
 
     def _fused(
