@@ -57,13 +57,15 @@ def assert_true(
             gain(name + FUSED, start + FUSED, *gains[:2])
     candidates = summary["choice"]["candidates"]
     choice = {names[c["name"].replace("valid_", "run_")]: c for c in candidates}
-    for count, name, value, start, of_start, p in said(
+    for count, name, value, start, of_start, p, better, sure in said(
         r"on the ([\d,]+) questions that choose the model (.+?) has mrr@10 (\d\.\d{3}), (.+?) "
-        r"(\d\.\d{3}) \(p = ([\d.e-]+)\)"
+        r"(\d\.\d{3}) \(p = ([\d.e-]+)\); with what training gave elsewhere, (.+?) is better with "
+        r"a probability of ([\d.]+)\."
     ):
         assert int(count.replace(",", "")) == summary["choice"]["questions"]
         assert (value, of_start) == tuple(f"{choice[n]['mean']:.3f}" for n in (name, start))
         assert p == f"{choice[name]['p']:.2g}"
+        assert better == name and sure == f"{choice[name]['probability']:.2f}"
     for untrained, *gains in said(rf"; ([^,;]+), untrained, has {GAIN} and {GAIN}"):
         gain(untrained, "BM25", *gains[:2])
         gain(untrained, untrained.removesuffix(FUSED), *gains[2:])

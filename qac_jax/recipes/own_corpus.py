@@ -333,6 +333,7 @@ def _concluded(
         runs=[f"stage:valid_{name}" for name in systems.names],
         indexes=systems.indexes,
         qrels=[f"{questions}/{part}.tsv" for part in systems.choosing],
+        questions=questions,
     )
     form = {"form": "sentence_transformers", "pooling": pooling}
     best = run(Export, "best", model=f"{choice}/model", **form)

@@ -117,7 +117,8 @@ class _Said:
             f"Training added {added} ({trained} against {start}).",
             f"It {kept}: on the {self.choice['questions']:,} questions that choose the model "
             f"{trained} has {self.choice['measure']} {means[best]:.3f}, {start} {means[0]:.3f} "
-            f"(p = {candidates[best]['p']:.2g}).",
+            f"(p = {candidates[best]['p']:.2g}); with what training gave elsewhere, {trained} is "
+            f"better with a probability of {candidates[best]['probability']:.2f}.",
         ]
 
     def fusion(self) -> list[str]:

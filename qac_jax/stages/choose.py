@@ -24,14 +24,15 @@ CHOICE, CHOSEN, INDEX = "choice.json", "model", "index"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choose(Stage):
-    """Keeps the model whose run on the validation questions is best.
+    """Keeps the model that is expected to be best on people's questions.
 
-    The start is kept unless one is better by more than noise. In the artefact `model` is a copy of
-    the one that is chosen, `index` its index.
+    That is one that was trained, unless the validation questions speak against it. In the artefact
+    `model` is a copy of the one that is chosen, `index` its index.
     """
 
     VERB = "choose"
     KIND = "choice"
+    VERSION = 2
     EXAMPLE = "qac step choose --start s --models m --runs run_s,run_m --qrels dev.tsv --out choice"
 
     start: Ref = model_input("model that the others were trained from")
@@ -40,6 +41,11 @@ class Choose(Stage):
         "their runs on the validation questions, the start's first", "run", FILE, many=True
     )
     indexes: Ref = input("their dense indexes, to keep the best", "index", default="", many=True)
+    questions: Ref = input(
+        "questions of qac step collect, which say who asked them (default: generated)",
+        "questions",
+        default="",
+    )
     qrels: Ref = input("relevance judgements of the validation questions", FILE)
     measure: str = option(
         "mrr@10", "the measure to choose by", choices=("mrr@10", "ndcg@10", "hit@1", "recall@100")
@@ -52,13 +58,17 @@ class Choose(Stage):
             raise UserError("--runs and --indexes are one for each model, the start's first")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.report import verdict
         from qac_jax.retrieval import index
 
         rules = Judging(measures=(self.measure,)).resolved()
         judge = benchmarks.by_judgements(inputs.text("qrels"), rules)
         paths = runs.run_files(inputs.text("runs"))
         results = [judge(name, runs.read_run(path)) for name, path in paths.items()]
-        found = significance.choose(results, rules.measures[0], seed=self.seed)
+        asked = verdict.provenance(inputs.artifact("questions").info) if self.questions else {}
+        by_people = "validation" in asked and not asked["validation"]["generated"]
+        doubt = 0.0 if by_people else significance.GENERATED
+        found = significance.choose(results, rules.measures[0], doubt=doubt, seed=self.seed)
         models = [inputs.path("start"), *inputs.paths("models")]
         model = names.folder(models[found.place])
         if self.indexes:
@@ -68,8 +78,14 @@ class Choose(Stage):
         out.write_json(CHOICE, dataclasses.asdict(found))
         out.info["choice"] = dataclasses.asdict(found)
         out.count = len(results)
-        means = ", ".join(f"{c.name} {c.mean:.3f} (p = {c.p:.2g})" for c in found.candidates)
-        progress.say(f"choose: {found.chosen}; {means}")
+        means = ", ".join(
+            f"{c.name} {c.mean:.3f} (expected {c.expected:+.3f}, better with probability "
+            f"{c.probability:.2f})"
+            for c in found.candidates[1:]
+        )
+        progress.say(
+            f"choose: {found.chosen}; {results[0].name} {found.candidates[0].mean:.3f}, {means}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
