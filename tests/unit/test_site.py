@@ -39,7 +39,9 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
 
 
 def test_links_between_files_lead_to_files_and_headings() -> None:
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True)
+    # The documents of tests/mixed link to others of their own projects.
+    ours = ["*.md", ":!tests/mixed/documents"]
+    listed = subprocess.run(["git", "ls-files", *ours], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a checkout")
     for name in listed.stdout.split():
