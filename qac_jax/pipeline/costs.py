@@ -47,6 +47,8 @@ CORE = {
 MEASURED_ROWS = {"search": 200_000, "bm25 search": 12_000}
 # Verbs whose cost is known once their size is.
 COSTED = {*CORE, "generate", "embed", "label", "mine"}
+# Tokens of language models that are called, whose cost is their owner's.
+TOKENS = ("tokens_read", "tokens_written")
 
 
 def count_of(inputs: Plans, *names: str) -> int | None:
@@ -151,17 +153,21 @@ def sizes_of(text: str) -> dict[str, int]:
 
 def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Hours of all trainings and applied models on one device of each kind, hours of cores,
-    seconds on this machine; `without_hours`: the stages whose size is not known."""
+    seconds on this machine, tokens of language models; `without_hours`: the stages whose size is
+    not known."""
     found = [one["plan"] for one in plans]
     hours = [plan["hours"] for plan in found if "hours" in plan]
     return {
         "hours": {name: sum(each[name] for each in hours) for name in hours[0]} if hours else {},
-        **{n: sum(plan.get(n, 0.0) for plan in found) for n in ("core_hours", "seconds_here")},
+        **{
+            name: sum(plan.get(name, 0.0) for plan in found)
+            for name in ("core_hours", "seconds_here", *TOKENS)
+        },
         "without_hours": [
             one["stage"]
             for one in plans
             if ("batch_size" in one["plan"] or one.get("verb") in COSTED)
-            and not {"hours", "core_hours"} & one["plan"].keys()
+            and not any(one["plan"].get(name) for name in ("hours", "core_hours", *TOKENS))
         ],
     }
 
@@ -175,6 +181,9 @@ def shown(found: Mapping[str, Any]) -> list[str]:
         lines.append("  " + ", ".join(f"{name} {n}" for name, n in few.items()))
     if found["core_hours"]:
         lines.append(f"hours of one core for all else: {found['core_hours']:,.1f}")
+    if found["tokens_read"]:
+        read, written = (progress.human(found[name]) for name in TOKENS)
+        lines.append(f"tokens of language models, about: {read} read, {written} written")
     if found["seconds_here"]:
         lines.append(f"on this machine: {progress.human_seconds(found['seconds_here'])}")
     if names := ", ".join(found["without_hours"]):

@@ -10,6 +10,7 @@ An input's value is one text on the command line, in gin and in Python:
   comes first, unless one writes `hf:owner/name`);
 - a file, a folder, a pattern, several of them joined by commas, or the name of a data set
   (`hf:squad`), where FILE is among its kinds;
+- `openai:BASE_URL#MODEL`, a language model at an address, where a stage calls one;
 - the name of a vocabulary, where TOKENIZER is its kind, or a model of which it is;
 - in recipes `stage:NAME`, the output of another stage, or `stage:NAME/FILE`, a file in it;
 - `data:NAME`, NAME below the recipe's data folder (`data:` is that folder itself);
@@ -33,6 +34,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.hub import names
+from qac_jax.inference import endpoint
 
 
 # The text that names an input.
@@ -209,7 +211,7 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
 
 
 def _resolved(part: str, label: str, kinds: Sequence[str]) -> str:
-    if part.startswith((STAGE, DATA)):
+    if part.startswith((STAGE, DATA, endpoint.PREFIX)):
         return part
     if stores.is_store(part):
         return os.fspath(stores.fetched(part))
@@ -248,8 +250,10 @@ def refuse_overlap(stage: Any, out: epath.PathLike) -> None:
                     )
 
 
-def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path:
+def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path | str:
     """The artefact that the text names, if its kind is expected; otherwise a path."""
+    if endpoint.is_named(text):
+        return text
     wanted = tuple(kind for kind in kinds if kind != FILE)
     if not wanted or ("," in text and FILE in kinds):
         return artifacts.place(text)
@@ -279,6 +283,8 @@ def identity(text: str) -> str:
     """
     if not text:
         return ""
+    if endpoint.is_named(text):
+        return text
     if names.origin(Path(text)) is not None:
         return f"{names.HUB}{names.pinned(text)}"
     if not os.path.exists(text):

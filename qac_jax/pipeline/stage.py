@@ -18,6 +18,7 @@ from qac_jax import artifacts, fields, processes, progress
 from qac_jax.artifacts import Artifact, Writer, stores
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
+from qac_jax.inference import endpoint
 from qac_jax.pipeline import hosts, inputs
 from qac_jax.pipeline.inputs import FILE, Group, Inputs, Plan, Plans, Ref, input, model_input
 from qac_jax.processes import Place, interruptible
@@ -57,6 +58,8 @@ class Stage:
     def check(self) -> None:
         """Raises UserError for invalid settings or combinations of inputs; subclasses extend it."""
         for name, field in inputs.declared(self).items():
+            if endpoint.is_named(getattr(self, name)):
+                endpoint.address(getattr(self, name))
             if field.default == fields.REQUIRED and not getattr(self, name):
                 raise UserError(f"{self.VERB} needs --{name} ({field.metadata['help']}); give it")
         for group in self.GROUPS:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.inference import endpoint
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.recipes.finetuning import ASKING, EXACT, RATE, judged
@@ -259,7 +260,8 @@ def _questions(run: Run, p: OwnCorpus, passages: Ref, asked: Ref) -> Ref:
             generator=p.generator,
             max_input=192,
             max_tokens=24,
-            well_formed=True,
+            # A language model writes more kinds than questions, in any language.
+            well_formed=not endpoint.is_named(p.generator),
             samples=samples,
             **ASKING,
             **more,

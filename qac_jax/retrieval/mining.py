@@ -38,6 +38,7 @@ from qac_jax.retrieval.corpus import Searchable, by_id, passage_text
 
 
 if TYPE_CHECKING:
+    from qac_jax.inference.judge import Judge
     from qac_jax.inference.reranker import Reranker
     from qac_jax.retrieval.hybrid import Hybrid
 
@@ -284,7 +285,7 @@ class RunLabels:
     pairs: bool  # one positive and one negative a record
     run: Mapping[str, Ranking]
     scores: Mapping[str, Ranking] | None
-    reranker: Reranker | None
+    reranker: Reranker | Judge | None
     passages: Records
     judged: Judgements
     more: Judgements

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,11 @@ from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records, write_lines, write_offsets, write_records
 from qac_jax.formats.runs import Ranking
+from qac_jax.inference import endpoint
+from qac_jax.inference.asking import Judge, Judging
+from qac_jax.inference.endpoint import Calls
 from qac_jax.inference.settings import Inference, RerankerOptions
-from qac_jax.pipeline import costs
+from qac_jax.pipeline import costs, hosts
 from qac_jax.pipeline.inputs import at_most_one_of, one_of, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
@@ -170,7 +174,8 @@ class Label(Stage):
     """Labels a retriever's candidates as positives and negatives by a cross-encoder's scores.
 
     Queries with judgements keep their positives and get confident negatives of the teacher;
-    queries without any get both from the teacher, or are left out.
+    queries without any get both from the teacher, or are left out. A language model behind an
+    address grades each pair from 0 to 3: a 3 is a probability of .99, a 0 of .01.
     """
 
     VERB = "label"
@@ -187,7 +192,9 @@ class Label(Stage):
     passages: Ref = input("passages that were searched", "passages")
     queries: Ref = input("queries of --candidates", FILE)
     candidates: Ref = input("retriever's run, which is labelled", "run", FILE)
-    teacher: Ref = model_input("cross-encoder that scores the candidates", default="")
+    teacher: Ref = model_input(
+        "cross-encoder that scores the candidates, or openai:BASE_URL#MODEL", default=""
+    )
     scored: Ref = input("or the run of qac search --reranker", "run", default="")
     qrels: Ref = input("relevance judgements of the queries that have any", FILE, default="")
     answers: Ref = input("or questions with answers that positives contain", FILE, default="")
@@ -202,10 +209,18 @@ class Label(Stage):
     )
     seed: int = option(111, "seed of drawing negatives")
     pairs: RerankerOptions = part(RerankerOptions)
+    judging: Judging = part(Judging)
+    calls: Calls = part(Calls)
     inference: Inference = part(Inference)
 
     def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "candidates")
+        if endpoint.is_named(self.teacher):
+            if not queries and os.path.exists(self.queries):
+                queries = sum(1 for _ in read_queries(self.queries))
+            pairs = (queries or 0) * self.rule.depth
+            read = pairs * (costs.PAIR_TOKENS + endpoint.tokens(self.judging.instruction))
+            return {"pairs": pairs, "tokens_read": read, "tokens_written": pairs}
         tokens = queries and queries * self.rule.depth * costs.PAIR_TOKENS
         return costs.of_model(inputs, "teacher", tokens) if self.teacher else {}
 
@@ -221,7 +236,7 @@ class Label(Stage):
         asked, removed = mining.queries_to_label(
             inputs.text("queries"), run, inputs.paths("exclude")
         )
-        labels = self._labels(inputs, run)
+        labels = self._labels(inputs, out, run)
 
         def write(shard: ShardFile, bar: progress.Bar) -> Facts:
             facts: Facts = {}
@@ -242,6 +257,8 @@ class Label(Stage):
                 f"{self.rule.positive} and negative={self.rule.negative}; move the thresholds"
             )
         progress.say(f"label: {kept:,} of {counts['queries']:,} queries kept")
+        if isinstance(labels.reranker, Judge):
+            out.info["language_model"] = labels.reranker.endpoint.record()
 
     def summary(self, artifact: Artifact) -> str:
         info = artifact.info
@@ -251,7 +268,7 @@ class Label(Stage):
                 text += f"\n{side} that are right: {info['accuracy'][side]:.1%}"
         return text
 
-    def _labels(self, inputs: Inputs, run: Mapping[str, Ranking]) -> RunLabels:
+    def _labels(self, inputs: Inputs, out: Writer, run: Mapping[str, Ranking]) -> RunLabels:
         from qac_jax.inference.reranker import Reranker
 
         def judgements(name: str) -> mining.Judgements:
@@ -261,10 +278,16 @@ class Label(Stage):
         answered = {query.id: query.answers for query in asked}
         if "answers" in inputs and not any(answered.values()):
             raise UserError(f"the questions of {self.answers} lack answers; give some with answers")
-        scores = reranker = None
+        scores: runs.Run | None = None
+        reranker: Reranker | Judge | None = None
         if "scored" in inputs:
             (path,) = runs.run_files(inputs.path("scored")).values()
             scores = runs.read_run(path)
+        elif endpoint.is_named(self.teacher):
+            body = {"seed": self.seed, "temperature": 0, "logprobs": True, "top_logprobs": 10}
+            journals = out.scratch("answers"), body, hosts.team().number
+            model = endpoint.Endpoint(self.teacher, self.calls, *journals)
+            reranker = Judge(model, self.judging, endpoint.CHARACTERS * self.pairs.max_length)
         elif "teacher" in inputs:
             reranker = Reranker.load(inputs.path("teacher"), self.pairs, self.inference)
         return RunLabels(
