@@ -68,10 +68,10 @@ def test_every_command_runs_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "data" / "notes" / "lamps.md").write_text("# Lamps\n\nA lamp burns oil.\n")
     for name in ("gin_configs", "qac_jax"):
         (tmp_path / name).symlink_to(ROOT / name)
-    # The demo itself is another test's; the page only wants its passages.
+    # The recipe of docstrings is another test's; the page only wants its passages.
     run(
         "qac prepare --format python_docs --packages stdlib --options 'kinds=function "
-        "sections=first' --out out/demo/passages",
+        "sections=first' --out out/docstrings/passages",
         tmp_path,
     )
     for command in COMMANDS:

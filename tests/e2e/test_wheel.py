@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"gin_configs/recipes/demo_full.gin", "launch/setup.sh", "LICENSE"} <= names
+    assert {"gin_configs/recipes/docstrings_full.gin", "launch/setup.sh", "LICENSE"} <= names
     build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", ".", str(sdist)]
     _run([sys.executable, "-m", "pip", "-q", *build], folder)
     return next(folder.glob("*.whl"))
