@@ -38,7 +38,7 @@ def add_index_flags(parser: argparse.ArgumentParser) -> None:
     add("--format", metavar="NAME", default="auto", help="format of a corpus")
     encoder = "encoder of a new index, or where the encoder is if it was moved"
     add("--encoder", "--model", metavar="M", default="", help=encoder)
-    weight = "of a new index: weight of BM25's score (default: 0.3, or that of an index added)"
+    weight = "of a new index: weight of BM25's score (default: 0.25, or that of an index added)"
     add("--weight", type=float, metavar="W", help=weight)
     add("--json", action="store_true", help="print the result as JSON")
 

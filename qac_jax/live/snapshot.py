@@ -141,7 +141,7 @@ class Snapshot:
         lowest = fusion.COSINE if self.settings.cosine else None
         lexical_scale = fusion.scale(ranked, how, fusion.BM25)
         if how == fusion.INFORMATION:
-            counts = [len(self._gains(word)[0]) for word in self._asked(question)]
+            counts = [len(self._gains(word)[0]) for word in self.analyzer.words(question)]
             lexical_scale = 0.0, information(counts, len(self))
         scales = fusion.scale(gains[:first], how, lowest), lexical_scale
         offsets, units = np.array(scales).T[..., None]
@@ -178,7 +178,7 @@ class Snapshot:
     def bm25(self, question: str) -> np.ndarray:
         """float32 [rows]: 0 where a passage has none of the words, or is deleted."""
         total = np.zeros(self.rows, np.float32)
-        for word in self._asked(question):
+        for word in self.analyzer.words(question):
             rows, gains = self._gains(word)
             total[rows] += gains
         return total
@@ -186,14 +186,11 @@ class Snapshot:
     def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
         """BM25's score of a row, word by word: (the question's word, what it gives)."""
         found: dict[str, float] = {}
-        for word in self._asked(question):
+        for word in self.analyzer.words(question):
             rows, gains = self._gains(word)
             if len(here := np.flatnonzero(rows == row)):
                 found[word] = found.get(word, 0.0) + float(gains[here[0]])
         return sorted(found.items(), key=lambda pair: -pair[1])
-
-    def _asked(self, question: str) -> list[str]:
-        return self.analyzer.words(self.analyzer.content(question))
 
     def _gains(self, word: str) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have a word and are not deleted, and BM25's score of it in each."""

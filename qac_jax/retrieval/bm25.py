@@ -40,13 +40,6 @@ STOP = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
     "there these they this to was will with".split()
 )
-# Words of a question that say how something is asked, not what: beside vectors they only mislead.
-ASKING = frozenset(
-    "what which who whom whose when where why how do does did done doing am is are was were be "
-    "been being has have had having can could will would shall should may might must i me my "
-    "mine we us our you your yours he him his she her hers they them it its about there any "
-    "some this that these those so than too very just".split()
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +74,6 @@ class Analyzer:
         self.settings = {"stemmer": stemmer, "stop_words": stop_words}
         self._stem = Stemmer.Stemmer(stemmer).stemWord if stemmer else str
         self._stop = STOP if stop_words else frozenset()
-        self._asking = ASKING | STOP if stop_words and stemmer == "english" else frozenset()
         self.known: dict[str, str] = {}
 
     def words(self, text: str) -> list[str]:
@@ -95,11 +87,6 @@ class Analyzer:
                     stem = self.known[word] = self._stem(word)
                 stems.append(stem)
         return stems
-
-    def content(self, question: str) -> str:
-        """An English question without question words and auxiliaries, unless nothing is left."""
-        kept = [word for word in WORD.findall(question) if word.lower() not in self._asking]
-        return " ".join(kept) or question
 
 
 def information(counts: Sequence[int], rows: int) -> float:

@@ -15,7 +15,7 @@ THEORETICAL, MIN_MAX = SCALES = ("theoretical", "min_max")
 # Of a hybrid index: as theoretical, but BM25's score is a share of what the question's words say.
 INFORMATION = "information"
 # Weights of BM25 that are tried.
-GRID = tuple(n / 10 for n in range(11))
+GRID = tuple(n / 20 for n in range(21))
 # The lowest possible scores.
 BM25, COSINE = 0.0, -1.0
 
@@ -29,7 +29,7 @@ class Fusion(Checked):
     """How a hybrid index joins its two rankings."""
 
     weight: float = option(
-        0.3,
+        0.25,
         "weight of BM25's score (0: vectors alone); the vectors' score has the rest of 1",
         at_least=0,
         at_most=1,

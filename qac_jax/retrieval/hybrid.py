@@ -88,7 +88,7 @@ class Parts:
                 by_vectors = fusion.scale(known[np.isfinite(known)], how, lowest)
                 by_words = fusion.scale(lexical[number, :first], how, fusion.BM25)
                 if how == fusion.INFORMATION:
-                    by_words = 0.0, self.information(asked[number])
+                    by_words = 0.0, self.bm25.information(asked[number])
                 offsets, units = np.array([by_vectors, by_words]).T[..., None]
                 yield Candidates(wanted, scores, (scores - offsets) / units)
 
@@ -98,7 +98,7 @@ class Parts:
 
     def by_words(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """BM25's search, with the dense index's rows."""
-        scores, rows = self.bm25.find(self._content(questions), k)
+        scores, rows = self.bm25.find(questions, k)
         return scores, np.where(rows >= 0, self.order[rows], -1) if len(self.order) else rows
 
     def scores_by_words(
@@ -107,15 +107,7 @@ class Parts:
         """BM25's scores of some of the dense index's rows for each question."""
         back = np.argsort(self.order)
         theirs = [back[wanted] for wanted in rows] if len(self.order) else rows
-        return self.bm25.scores_of(self._content(questions), theirs)
-
-    def information(self, question: str) -> float:
-        """What the words say that BM25 is asked for."""
-        (content,) = self._content([question])
-        return self.bm25.information(content)
-
-    def _content(self, questions: Sequence[str]) -> list[str]:
-        return [self.bm25.analyzer.content(question) for question in questions]
+        return self.bm25.scores_of(questions, theirs)
 
     def _dense_scores(
         self,

@@ -469,7 +469,7 @@ def scores_of(
     vectors = teacher.encoder.encode(list(questions), "query")
     highest = parts.dense.search(vectors, 1)[0][:, 0]
     if parts.settings.normalization == fusion.INFORMATION:
-        by_words = np.array([parts.information(question) for question in questions])
+        by_words = np.array([parts.bm25.information(question) for question in questions])
     else:
         by_words = parts.by_words(questions, 1)[0][:, 0]
     words = parts.scores_by_words(questions, rows)

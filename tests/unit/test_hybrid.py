@@ -89,27 +89,16 @@ def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
     shown = capsys.readouterr().out
     artifact = artifacts.load(tmp_path / "out")
     curve = artifact.info["choice"]["curve"]
-    assert "chosen on 12 questions, MRR@10" in shown and len(curve) == 11
+    assert "chosen on 12 questions, MRR@10" in shown and len(curve) == 21
     # Queries are words of their passages, and the encoder is random.
-    assert curve[10][1] > curve[0][1] and artifact.info["weight"] > 0.3
+    assert curve[20][1] > curve[0][1] and artifact.info["weight"] > 0.25
     assert Hybrid(artifact).settings.weight == artifact.info["weight"]
     judged = by_query(read_judgements(data / "qrels" / "test.tsv"))
     texts = {query.id: query.text for query in read_queries(data / "queries.jsonl")}
-    for name, weight in (("index", 0), ("bm25", 10)):
+    for name, weight in (("index", 0), ("bm25", 20)):
         run = opened(road / name).run(texts, 10)
         measured = metrics.evaluate(run, judged, ("mrr@10",))
         assert curve[weight][1] == pytest.approx(measured.mean("mrr@10"), abs=1e-6)
-
-
-def test_question_words_are_not_asked_for_beside_vectors(road, tmp_path):
-    joined = built(road, tmp_path / "out", weight=0.5)
-    plain, chatty = joined.parts, "How do I get my river lamp?"
-    assert plain.bm25.analyzer.content(chatty) == "get river lamp"
-    assert plain.bm25.analyzer.content("Who is it?") == "Who is it?"
-    by_words = plain.scores_by_words([chatty, "get river lamp"], [np.arange(40)] * 2)
-    np.testing.assert_array_equal(*by_words)
-    # A word that no passage has is asked for too: what matches counts for less.
-    assert plain.information("river lamp") < plain.information("river lamp zebra")
 
 
 def test_a_moved_folder_works_with_its_encoder(road, tmp_path):
