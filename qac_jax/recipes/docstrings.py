@@ -54,7 +54,7 @@ class Docstrings:
 
 
 def docstrings(run: Run, p: Docstrings) -> None:
-    """From the docstrings of installed Python libraries to a retriever, with every step of the paper.
+    """From the docstrings of installed Python libraries to a retriever, by every step of QAC.
 
         qac run docstrings --out out/docstrings
 
