@@ -7,6 +7,7 @@ from typing import Any
 
 from qac_jax.errors import UserError, nearest
 from qac_jax.inference import endpoint
+from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.recipes.finetuning import ASKING, EXACT, RATE, judged
@@ -152,7 +153,7 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     """
     p = p.sized()
     run.usual(precision=p.precision)
-    run.usual(Prepare, Split, Extract, Generate, Collect, Group, Tokenize, Train, seed=p.seed)
+    run.usual(Split, Extract, Generate, Collect, Group, Tokenize, Train, seed=p.seed)
     documents = {"format": p.format, "documents": run.data, "tokenizer": p.vocabulary}
     passages = run(Prepare, "passages", cut=p.cut, **documents)
     asked = run.data
@@ -238,7 +239,7 @@ class _Systems:
         """The metrics of all runs whose names begin with these."""
         runs = [f"stage:{alone}_{n}" for n in ("bm25", *self.names)]
         runs += [f"stage:{fused}_{n}" for n in self.names]
-        runs += ["stage:run_index"] if self.own and part == "test" else []
+        runs += ["stage:run_index"] if self.asked and part == "test" else []
         judging = {"qrels": f"{self.questions}/{part}.tsv", "permutations": 10_000}
         measures = ASKED_MEASURES if self.asked else MEASURES
         return self._run(Evaluate, name, runs=runs, measures=measures, **judging)
@@ -341,7 +342,7 @@ def _concluded(
     best = run(Export, "best", model=f"{choice}/model", **form)
     by = systems.choosing[-1]
     index = systems.hybrid("index", f"{choice}/index", by, encoder=best)
-    if systems.own:
+    if systems.asked:
         systems.search("run_index", index, "test")
     metrics = systems.judged("metrics", "run", "fused", "test")
     names = _names()
@@ -373,9 +374,33 @@ def _names() -> dict[str, str]:
         "validated": "Validation questions, by which the retriever is chosen",
         **{f"trained_{n}": f"retriever {n}" for n in (1, 2)},
         **dict.fromkeys(("run_bm25", "valid_bm25"), "BM25"),
-        "run_index": "`index`, which these questions chose",
+        "run_index": "the index",
     }
     for name, system in (("start", "the start"), ("1", "retriever 1"), ("2", "retriever 2")):
         names |= dict.fromkeys((f"run_{name}", f"valid_{name}"), system)
         names |= dict.fromkeys((f"fused_{name}", f"valid_fused_{name}"), f"{system} + BM25")
     return names
+
+
+def own_corpus_grid() -> Grid:
+    """Is a retriever of own_corpus better than its start, on questions that people asked?
+
+    They measure, and neither train nor choose; three seeds.
+
+    Set: --data_dir (see own_corpus), --questions (see qac step ask).
+    """
+    return Grid(
+        title="Own documents: what training and BM25 add",
+        recipe="own_corpus",
+        systems={"own_corpus": {"questions_choose": False}},
+        seeds=(0, 1, 2),
+        rows={
+            "run_start": "start",
+            "run_1": "retriever 1",
+            "fused_start": "start + BM25",
+            "fused_1": "retriever 1 + BM25",
+            "run_index": "the index",
+        },
+        baselines={"run_bm25": "BM25"},
+        measures=ASKED_MEASURES,
+    )

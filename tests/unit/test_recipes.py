@@ -52,3 +52,21 @@ def test_budgets_of_own_corpus() -> None:
     assert not scratch["retriever_1"].start and "retriever_2" not in scratch
     with pytest.raises(UserError, match="did you mean 'large'"):
         toy_recipes.stages("own_corpus", budget="larg")
+
+
+def test_questions_of_ones_own_measure_and_choose() -> None:
+    asked = toy_recipes.stages("own_corpus", questions="mine.tsv")
+    assert asked["questions"].collection == "stage:asked" and "test_contexts" not in asked
+    for name, part in (("hybrid_1", "validation"), ("index", "test")):
+        assert asked[name].qrels == f"stage:questions/{part}.tsv"
+    both = "stage:questions/validation.tsv,stage:questions/test.tsv"
+    assert asked["choice"].qrels == both and "stage:run_index" in asked["metrics"].runs
+    grid = toy_recipes.grid_of("own_corpus_grid")
+    (system,) = grid.systems.values()
+    measured = toy_recipes.stages("own_corpus", questions="mine.tsv", **system)
+    assert measured["index"].qrels == measured["choice"].qrels == "stage:questions/validation.tsv"
+    runs = measured["metrics"].runs.replace("stage:", "").split(",")
+    assert {*grid.rows, *grid.baselines} <= set(runs) and not measured["summary"].own
+    first, second, _ = toy_recipes.placed(grid)
+    assert first.places["index_start"] == second.places["index_start"]
+    assert first.places["trained_1"] != second.places["trained_1"]
