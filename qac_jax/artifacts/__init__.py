@@ -10,13 +10,23 @@ from qac_jax.artifacts.reading import (
     SCRATCH,
     Artifact,
     identity_of,
+    inside,
     load,
     peek,
     place,
 )
-from qac_jax.artifacts.writing import Writer, create, refuse_link, remove, rewrite, tidy
+from qac_jax.artifacts.writing import (
+    Writer,
+    create,
+    refuse_link,
+    refuse_overlap,
+    remove,
+    rewrite,
+    tidy,
+    write_atomically,
+)
 
 
 __all__ = ["CLAIM", "COMMIT", "FORMAT", "JOURNAL", "LOCK", "PART", "SCRATCH", "Artifact", "Writer"]
-__all__ += ["create", "identity_of", "link", "load", "locked", "peek", "place", "refuse_link"]
-__all__ += ["remove", "rewrite", "tidy"]
+__all__ += ["create", "identity_of", "inside", "link", "load", "locked", "peek", "place"]
+__all__ += ["refuse_link", "refuse_overlap", "remove", "rewrite", "tidy", "write_atomically"]

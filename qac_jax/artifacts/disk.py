@@ -19,7 +19,7 @@ from qac_jax.errors import Busy, UserError
 
 
 VARIABLE = "QAC_FSYNC"
-LOCK = ".lock"
+LOCK, _OWNER = ".lock", "process "
 # File systems that cannot do it, such as some network mounts for folders, say one of these.
 _IMPOSSIBLE = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES, errno.EROFS, errno.EISDIR)
 
@@ -81,8 +81,15 @@ def locked(path: epath.Path) -> Iterator[None]:
             raise Busy(
                 f"{path} is being written by {owner}; wait for it or choose another --out"
             ) from None
+        # Another program's, or a file that has another name elsewhere: it would be emptied.
+        owned = _OWNER.startswith(lock.read(len(_OWNER)))
+        if not owned or os.fstat(lock.fileno()).st_nlink != 1:
+            raise UserError(
+                f"{file} is not a lock of ours; move it elsewhere, or choose another --out"
+            )
+        lock.seek(0)
         lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+        lock.write(f"{_OWNER}{os.getpid()} on {socket.gethostname()}")
         lock.flush()
         yield
 

@@ -178,11 +178,23 @@ def sealed(record: Json) -> Json:
 
 
 def is_entry(name: Any, entry: Any) -> bool:
-    if not (isinstance(name, str) and isinstance(entry, dict)):
+    if not isinstance(entry, dict):
         return False
-    inside = name and "\0" not in name and name[0] != "/" and ".." not in name.split("/")
     size, sha256 = entry.get("size"), entry.get("sha256")
-    return bool(inside) and isinstance(size, int) and size >= 0 and isinstance(sha256, str)
+    return is_inside(name) and isinstance(size, int) and size >= 0 and isinstance(sha256, str)
+
+
+def is_inside(name: Any) -> bool:
+    """Whether this names something below the folder, and in one way only."""
+    outside = {"", ".", ".."}
+    return isinstance(name, str) and "\0" not in name and outside.isdisjoint(name.split("/"))
+
+
+def inside(name: str) -> str:
+    """The name of something to write; raises where it would lie outside of the folder."""
+    if not is_inside(name):
+        raise UserError(f"{name!r} does not name a file inside of --out; change that name")
+    return name
 
 
 def _seal(record: Json) -> str:

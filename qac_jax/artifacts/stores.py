@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from qac_jax import hashing
-from qac_jax.artifacts.reading import CLAIM, COMMIT, PART, peek, place
+from qac_jax.artifacts.reading import CLAIM, COMMIT, PART, inside, peek, place
 from qac_jax.errors import UserError
 
 
@@ -52,7 +52,7 @@ def fetched(address: epath.PathLike) -> epath.Path:
     elif commit != _commit(target):
         shutil.rmtree(target, ignore_errors=True)
         for name in (peek(source) or {}).get("files", {}):
-            _fetch(source / name, target / name)
+            _fetch(source / inside(name), target / name)
         (target / COMMIT).write_text(commit)
     return target
 
@@ -73,7 +73,7 @@ def remove(address: epath.PathLike) -> None:
     target = place(address)
     record = _ours(target)
     for name in (COMMIT, *record.get("files", ())):
-        (target / name).unlink(missing_ok=True)
+        (target / inside(name)).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

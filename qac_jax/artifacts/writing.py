@@ -5,9 +5,10 @@ Until then it carries `.unfinished.json` (who is writing it, under which key) an
 (one line for every file or folder that is complete, or that a library has begun to write), so that
 a killed run can be resumed: complete files are kept, the others of the run are deleted.
 
-Only what a record or a journal names is ever deleted. A folder that holds anything else, or a link,
-is refused. One that is being emptied lists its files in `.unfinished.json` before the first of them
-goes, so that it is ours to the end.
+Only what a record or a journal names is ever deleted, and the journal names a temporary file before
+it is written. A folder that holds anything else, or a link, is refused before anything is made in
+it. One that is being emptied lists its files in `.unfinished.json` before the first of them goes,
+so that it is ours to the end.
 
 Files are on the disk (fsync) before anything relies on them, and the folders before the commit.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pathlib
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
@@ -41,7 +43,9 @@ from qac_jax.artifacts.reading import (
     SCRATCH,
     Json,
     identity_of,
+    inside,
     is_entry,
+    is_inside,
     peek,
     sealed,
 )
@@ -53,8 +57,8 @@ CLEARING, RUN, FAILED = "clearing", "run", "failed"
 # Names that a run may leave before it has claimed a folder, or after.
 _TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMMIT))}
 _BLOCK = 1 << 20
-# Where Orbax writes before it renames.
-_ORBAX = ".orbax-checkpoint-tmp"
+# Where Orbax writes before it renames, and SQLite what it may undo.
+_ORBAX, _SQLITE = ".orbax-checkpoint-tmp", "-journal"
 
 
 @contextlib.contextmanager
@@ -81,6 +85,7 @@ def create(
     record["code"] = qac_jax.__version__
     refuse_link(path)
     try:
+        _refuse_foreign(path)
         disk.make_folder(path)
     except OSError as error:
         raise UserError(f"{path} cannot be made ({error}); choose another --out") from error
@@ -130,9 +135,10 @@ class Writer:
 
     def part(self, name: str) -> epath.Path:
         """Where to write `name` until it is complete; then call `keep`."""
-        final = self._home / name
-        final.parent.mkdir(parents=True, exist_ok=True)
-        return final.parent / (final.name + PART)
+        part = self._home / (inside(name) + PART)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        self._write_journal([{"begun": name + PART}])
+        return part
 
     def keep(
         self,
@@ -143,7 +149,7 @@ class Writer:
         volatile: bool = False,
     ) -> None:
         """Notes the complete `part(name)` in the journal and publishes it under its name."""
-        part = self.part(name)
+        part = self._home / (name + PART)
         entry = _entry(part, volatile, sha256)
         if facts:
             entry["facts"] = dict(facts)
@@ -177,7 +183,7 @@ class Writer:
     def begin(self, name: str) -> epath.Path:
         """An empty place under its final name for a library that writes files or a folder there;
         `adopt` takes it when it is complete."""
-        self._write_journal([{"begun": name}])
+        self._write_journal([{"begun": inside(name)}])
         target = self.path / name
         (target.rmtree if target.is_dir() else target.unlink)(missing_ok=True)
         return target
@@ -202,7 +208,7 @@ class Writer:
 
     def scratch(self, name: str) -> epath.Path:
         """A folder for temporary files, deleted when the artefact is complete."""
-        folder = self.path / SCRATCH / name
+        folder = self.path / SCRATCH / inside(name)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -225,10 +231,12 @@ class Writer:
         record["written"] = _now()
         # What an interrupted run or a library has left half-written beside the result.
         left = (str(file.relative_to(self.path)) for file in _walk(self.path))
-        _remove(self.path, [n for n in left if n not in files and PART in n and _is_temporary(n)])
+        begun = _named(self.path)[1]
+        half = [n for n in left if PART in n and n not in files and _is_ours(n, files, begun)]
+        _remove(self.path, half)
         disk.folders(self.path, files)
         record = sealed(json.loads(json.dumps(record, default=_plain)))
-        _write_atomically(self.path / COMMIT, json.dumps(record, indent=1))
+        write_atomically(self.path / COMMIT, json.dumps(record, indent=1))
         taken = self._written & files.keys()
         hashing.remember(self.path, {name: files[name]["sha256"] for name in taken})
         tidy(self.path)
@@ -256,8 +264,8 @@ def _now() -> str:
 
 def rewrite(path: epath.PathLike, record: Mapping[str, Any]) -> None:
     """Replaces the commit of a folder whose versions follow one another; take `locked` before."""
-    whole = json.dumps({**record, "written": _now()}, indent=1, default=_plain)
-    _write_atomically(epath.Path(path) / COMMIT, whole)
+    whole = json.loads(json.dumps({**record, "written": _now()}, default=_plain))
+    write_atomically(epath.Path(path) / COMMIT, json.dumps(sealed(whole), indent=1))
 
 
 def tidy(path: epath.PathLike) -> None:
@@ -298,15 +306,37 @@ def refuse_link(path: epath.PathLike) -> None:
         )
 
 
-def _make_room(path: epath.Path, claim: Json, replace: bool) -> None:
-    """Empties the folder, except for the finished files of the same unfinished run."""
-    existing = peek(path)
-    contents = [p for p in path.iterdir() if p.name not in _TRACES]
-    if existing is None and contents:
+def refuse_overlap(out: epath.PathLike, given: epath.PathLike, name: str) -> None:
+    """Raises where a folder to write to and an input are the same, or one lies in the other."""
+    source, target = _above(given), _above(out)
+    if source[0] in target or target[0] in source:
+        raise UserError(
+            f"{out} and the input {name}{given} lie in one another; write to another folder, so "
+            "that no input is written over"
+        )
+
+
+def _above(path: epath.PathLike) -> list[object]:
+    """What a path is, whatever it is called, and the folders that it is in."""
+    real = pathlib.Path(os.path.realpath(path))
+    states = {p: p.stat() for p in (real, *real.parents) if p.exists()}
+    return [(states[p].st_dev, states[p].st_ino) if p in states else p for p in (real, *states)]
+
+
+def _refuse_foreign(path: epath.Path) -> bool:
+    """Whether the folder holds anything; raises where that is not ours."""
+    contents = [p for p in path.iterdir() if p.name not in _TRACES] if path.exists() else []
+    if contents and peek(path) is None:
         raise UserError(
             f"{path} is not empty and not a folder of ours (it holds {contents[0].name}); "
             f"choose another --out or empty it"
         )
+    return bool(contents)
+
+
+def _make_room(path: epath.Path, claim: Json, replace: bool) -> None:
+    """Empties the folder, except for the finished files of the same unfinished run."""
+    contents, existing = _refuse_foreign(path), peek(path)
     names = _ours(path)
     if existing is not None:
         same = existing["key"] == claim["key"] and existing["kind"] == claim["kind"]
@@ -331,7 +361,7 @@ def _make_room(path: epath.Path, claim: Json, replace: bool) -> None:
 
 def _claim(path: epath.Path, record: Json) -> None:
     claim = {**record, "command": processes.command(), "pid": os.getpid()}
-    _write_atomically(path / CLAIM, json.dumps(claim, indent=1, default=_plain))
+    write_atomically(path / CLAIM, json.dumps(claim, indent=1, default=_plain))
 
 
 def mend(path: epath.Path) -> tuple[str, ...]:
@@ -344,7 +374,7 @@ def mend(path: epath.Path) -> tuple[str, ...]:
         return file.exists() and not part.exists() and file.stat().length == entry["size"]
 
     units = [unit for unit in _read_journal(path) if all(map(whole, unit))]
-    _write_atomically(path / JOURNAL, "".join(map(_line, units)))
+    write_atomically(path / JOURNAL, "".join(map(_line, units)))
     return (JOURNAL, *journal(path))
 
 
@@ -353,27 +383,23 @@ def _ours(path: epath.Path) -> list[str]:
 
     A link in place of a temporary file, which nobody keeps, is removed itself.
     """
-    names: set[str] = set()
+    record = peek(path) or {}
+    noted, begun = _named(path)
+    recorded = [of for of in map(record.get, ("files", CLEARING)) if isinstance(of, dict | list)]
+    names = {COMMIT, *noted, *(name for of in recorded for name in of if is_inside(name))}
     found = []
     for folder, below, files in os.walk(path):
-        inside = os.path.relpath(folder, path)
-        prefix = "" if inside == "." else f"{inside}/"
-        if not prefix or {CLAIM, COMMIT} & set(files):  # an artefact, or one inside of another
-            record = peek(folder) or {}
-            recorded = (record.get("files"), record.get(CLEARING))
-            named = [COMMIT, *_named(folder)]
-            named += [name for of in recorded if isinstance(of, dict | list) for name in of]
-            names.update(f"{prefix}{name}" for name in named)
         for name in (*below, *files):
             place = os.path.join(folder, name)
-            if os.path.islink(place) and name.endswith(PART):
+            relative = os.path.relpath(place, path)
+            ours = _is_ours(relative, names, begun)
+            if os.path.islink(place):
+                if not (ours and name.endswith(PART)):
+                    refuse_link(place)
                 os.unlink(place)
-                continue
-            refuse_link(place)
-            if name in files and not prefix.startswith(f"{SCRATCH}/"):
-                found.append(f"{prefix}{name}")
-                known = {found[-1], *map(str, PurePosixPath(found[-1]).parents)} & names
-                if not known and not _is_temporary(found[-1]):
+            elif name in files and not relative.startswith(f"{SCRATCH}/"):
+                found.append(relative)
+                if not ours:
                     raise UserError(
                         f"{place} was not written by a run, so it is not removed; move it "
                         "elsewhere, or choose another --out"
@@ -381,9 +407,9 @@ def _ours(path: epath.Path) -> list[str]:
     return found
 
 
-def _named(folder: epath.PathLike) -> list[str]:
-    """The files of a journal, and the folders that were begun and are not complete: all that lies
-    in these is of the run."""
+def _named(folder: epath.PathLike) -> tuple[list[str], set[str]]:
+    """The files of a journal, and what was begun and is not complete: all that lies in these
+    folders is of the run."""
     begun, names = set[str](), list[str]()
     for entry in (entry for unit in _read_journal(folder) for entry in unit):
         if "begun" in entry:
@@ -391,13 +417,21 @@ def _named(folder: epath.PathLike) -> list[str]:
         else:
             names.append(entry["name"])
             begun = {name for name in begun if not f"{names[-1]}/".startswith(f"{name}/")}
-    return [*begun, *names]
+    return names, begun
 
 
-def _is_temporary(name: str) -> bool:
-    parts = name.split("/")
-    of_library = any(part.endswith((PART, "-journal")) or _ORBAX in part for part in parts)
-    return of_library or parts[-1] in _TRACES
+def _is_ours(name: str, names: Collection[str], begun: Collection[str]) -> bool:
+    """Whether a run wrote this: by name, into what it began, or as a library's temporary file."""
+    *above, last = name.split("/")
+    folders = map(str, PurePosixPath(name).parents[:-1])
+    return (
+        name in names
+        or (name in _TRACES and not above)
+        or not {name, *folders}.isdisjoint(begun)
+        or (last.endswith(_SQLITE) and name.removesuffix(_SQLITE) in names)
+        or any((p[0] == "." and p.endswith(PART)) or _ORBAX in p for p in (*above, last))
+        or name.split("/")[0] == SCRATCH
+    )
 
 
 def _clear(path: epath.Path, names: Sequence[str], keep: Collection[str] = ()) -> None:
@@ -433,7 +467,7 @@ def journal(path: epath.Path) -> dict[str, Json]:
 
 def _is_noted(entry: Any) -> bool:
     return isinstance(entry, dict) and (
-        isinstance(entry.get("begun"), str) or is_entry(entry.get("name"), entry)
+        is_inside(entry.get("begun")) or is_entry(entry.get("name"), entry)
     )
 
 
@@ -458,7 +492,7 @@ def _walk(path: epath.Path) -> Iterator[epath.Path]:
             yield epath.Path(folder) / name
 
 
-def _write_atomically(path: epath.Path, text: str) -> None:
+def write_atomically(path: epath.Path, text: str) -> None:
     part = path.parent / (path.name + PART)
     if os.path.islink(part):
         part.unlink()

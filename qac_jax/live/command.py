@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ def change(options: argparse.Namespace) -> int:
     from qac_jax.live import convert
 
     names = _names(options.delete)
+    for place in filter(os.path.exists, (*options.add, *options.replace)):
+        artifacts.refuse_overlap(options.folder, place, "")
     sources = [
         artifacts.load(place) if artifacts.peek(place) is not None else place
         for place in (*options.add, *options.replace)

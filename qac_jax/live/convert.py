@@ -133,11 +133,13 @@ def _read(
 def _earlier(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray]]:
     """Of a living index of the earlier format, whose segments were artefacts."""
     for segment in source.info["manifest"]["segments"]:
-        name, deleted = (os.path.basename(segment[key]) for key in ("name", "tombstones"))
-        part = artifacts.load(source.path / name)
+        name, deleted = segment["name"], segment["tombstones"]
+        artifacts.refuse_link(place := source.path / artifacts.inside(name))
+        part = artifacts.load(place)
         alive = np.ones(part.count, bool)
         if deleted:
-            alive[np.load(source.path / deleted)] = False
+            artifacts.refuse_link(marks := source.path / artifacts.inside(deleted))
+            alive[np.load(marks)] = False
         records, known = Records(part), Vectors.of(part)
         for start in range(0, part.count, TOGETHER):
             rows = start + np.flatnonzero(alive[start : start + TOGETHER])

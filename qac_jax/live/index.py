@@ -206,9 +206,10 @@ class LiveIndex:
                 number += 1
             with base.store.changing(base.state):
                 base.store.delete(old, base.version + 1)
-                rows, digest = base.store.append(records, vectors, self.settings.analyzer())
+                how = self.settings.analyzer(), base.state.sums
+                rows, sums = base.store.append(records, vectors, *how)
             count = len(base) + len(records) - len(old)
-            version = base.state.after(old, digest, rows=rows, count=count, added=number)
+            version = base.state.after(rows=rows, count=count, added=number, sums=sums)
             self._commit(base.store, version)
         return [record["_id"] for record in records]
 
@@ -235,7 +236,7 @@ class LiveIndex:
                 gone = list(found.values())
                 with base.store.changing(base.state):
                     base.store.delete(gone, base.version + 1)
-                self._commit(base.store, base.state.after(gone, count=len(base) - len(gone)))
+                self._commit(base.store, base.state.after(count=len(base) - len(gone)))
         return list(found)
 
     def compact(self) -> None:
@@ -247,10 +248,11 @@ class LiveIndex:
             written = Version()
             for records, vectors in base.passages():
                 with made.changing(written):
-                    rows, _ = made.append(records, vectors, self.settings.analyzer())
-                written = dataclasses.replace(written, rows=rows)
-            version = base.state.after(generation=made.generation, rows=written.rows)
-            self._commit(made, version)
+                    how = self.settings.analyzer(), written.sums
+                    rows, sums = made.append(records, vectors, *how)
+                written = dataclasses.replace(written, rows=rows, sums=sums)
+            changed = {"generation": made.generation, "rows": written.rows, "sums": written.sums}
+            self._commit(made, base.state.after(**changed, content=""))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Snapshot]:
@@ -261,6 +263,8 @@ class LiveIndex:
             yield base
 
     def _commit(self, opened: Store, version: Version) -> None:
+        made = Snapshot(opened, version, self.settings)
+        made.state = version = dataclasses.replace(version, gone=made.gone())
         store.commit(self.folder, version, self.settings)
-        self.snapshot = Snapshot(opened, version, self.settings)
+        self.snapshot = made
         store.sweep(self.folder, version)

@@ -5,6 +5,7 @@ those of a fresh BM25 index of these passages in the same order, bit for bit.
 """
 
 import functools
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -53,6 +54,10 @@ class Snapshot:
 
     def __len__(self) -> int:
         return self.state.count
+
+    def gone(self) -> str:
+        """A hash of which rows are deleted."""
+        return hashlib.sha256(np.packbits(self.alive).tobytes()).hexdigest()
 
     def _rows(self, query: str, *values: object) -> np.ndarray:
         return np.array([row for (row,) in self.store.read(query, *values)], np.int64)

@@ -17,7 +17,7 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import fields, progress
+from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Busy, Interrupted, UserError, nearest
 from qac_jax.pipeline import inputs, readiness, recipe
@@ -27,7 +27,7 @@ from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.stage import Stage
 
 
-STAGES, SUMMARY = "stages", "summary"
+STAGES, _FILES = "stages", ("summary.json", "summary.md", "heatmap.svg")
 _KEY = 12  # hexadecimal digits
 _POLL = 5.0  # seconds between two looks at a stage that another job writes
 
@@ -110,7 +110,10 @@ def run(
     for, and no summary.
     """
     root = epath.Path(out)
-    recipe.refuse_foreign(root, {STAGES, f"{SUMMARY}.json", f"{SUMMARY}.md", *grid.chosen()})
+    below = {STAGES, *grid.chosen(), *(cell.name for cell in todo)}
+    below |= {os.path.dirname(place) for cell in todo for place in cell.places.values()}
+    published = dict.fromkeys(_FILES[: 2 + grid.heatmap], STAGES)
+    recipe.refuse_foreign(root, below, published, todo[0].data_dir if todo else "")
     if share:
         first, _, of = share.partition("/")
         if not (first.isdecimal() and of.isdecimal() and int(first) < int(of)):
@@ -222,15 +225,13 @@ def _summarized(
         figures, grid.rows, grid.baselines, measures=grid.measures, permutations=grid.permutations
     )
     texts = {
-        f"{SUMMARY}.json": json.dumps({"title": grid.title, **summary}, indent=1) + "\n",
-        f"{SUMMARY}.md": grids.markdown(summary, grid.title),
+        _FILES[0]: json.dumps({"title": grid.title, **summary}, indent=1) + "\n",
+        _FILES[1]: grids.markdown(summary, grid.title),
     }
     if grid.heatmap:
-        texts["heatmap.svg"] = grids.heatmap(summary)
+        texts[_FILES[2]] = grids.heatmap(summary)
     for name, text in texts.items():
-        part = root / f".{name}.part"
-        part.write_text(text)
-        part.replace(root / name)
+        artifacts.write_atomically(root / name, text)
     return summary
 
 

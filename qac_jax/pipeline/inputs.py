@@ -238,16 +238,12 @@ def opened(stage: Any) -> Inputs:
 
 def refuse_overlap(stage: Any, out: epath.PathLike) -> None:
     """Raises where the output folder is an input, or one of them lies in the other."""
-    target = os.path.realpath(out)
     for name in set_inputs(stage):
         for part in {getattr(stage, name), *split(stage, name)}:
             for path in [part] if os.path.exists(part) else glob.glob(part):
-                source = os.path.realpath(path)
-                if os.path.commonpath([source, target]) in (source, target):
-                    raise UserError(
-                        f"--out {out} and the input --{name} {path} lie in one another; choose "
-                        "another --out, so that no input is written over"
-                    )
+                artifacts.refuse_overlap(out, path, f"--{name} ")
+    for path in stage.reads():
+        artifacts.refuse_overlap(out, path, "")
 
 
 def _opened(text: str, kinds: Sequence[str]) -> Artifact | epath.Path | str:

@@ -7,6 +7,7 @@ are run again.
 
 import dataclasses
 import graphlib
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -135,9 +136,7 @@ def run(
     root = epath.Path(out)
     if start and start not in stages:
         raise UserError(f"the recipe has no stage {start!r}; {nearest(start, stages)}")
-    for place_of in (root, *(root / name for name in recipe.published)):
-        artifacts.refuse_link(place_of)
-    refuse_foreign(root, stages)
+    refuse_foreign(root, stages, recipe.published, recipe.data_dir)
     readiness.check(stages, recipe.data_dir)
     for stage in stages.values():
         stage.check()
@@ -168,7 +167,7 @@ def run(
     for name, source in recipe.published.items():  # as far as its stages are finished
         file = epath.Path(place(source, name, {p.name: p for p in root.iterdir()}, ""))
         if file.exists():
-            file.copy(root / name, overwrite=True)
+            artifacts.write_atomically(root / name, file.read_text())
     return finished
 
 
@@ -226,14 +225,27 @@ def plan_of(stage: Stage, plans_before: Plans) -> Plan:
     }
 
 
-def refuse_foreign(root: epath.Path, names: Collection[str]) -> None:
-    """Only an empty folder is written to, or one in which some of these names already are."""
+def refuse_foreign(
+    root: epath.Path, names: Collection[str], published: Mapping[str, str], data_dir: str
+) -> None:
+    """Only an empty folder is written to, or one in which some of these names already are; nothing
+    through a link or around the data; a published file only where the folder it is from is."""
     if root.exists() and not root.is_dir():
         raise UserError(f"{root} is a file; give a folder to write to")
+    for inside in (root, *(root / name for name in (*names, *published))):
+        artifacts.refuse_link(inside)
+    data, above = os.path.realpath(data_dir), os.path.realpath(root)
+    if data_dir and os.path.commonpath([data, above]) == above:
+        raise UserError(f"--data_dir {data_dir} lies in --out {root}; choose another --out")
     children = [p for p in root.iterdir() if not p.name.startswith(".")] if root.exists() else []
-    if children and not any(p.name in names or artifacts.peek(p) is not None for p in children):
+    known = any(p.name in names or artifacts.peek(p) is not None for p in children)
+    foreign = [p for p in children if not known]
+    for file, source in published.items():
+        if not (root / source.removeprefix(STAGE).partition("/")[0]).exists():
+            foreign += [p for p in children if p.name == file]
+    if foreign:
         raise UserError(
-            f"{root} is not empty and not a folder of this recipe (it holds {children[0].name}); "
+            f"{root} is not empty and not a folder of this recipe (it holds {foreign[0].name}); "
             "choose another --out or empty it"
         )
 

@@ -65,6 +65,10 @@ class Stage:
         for group in self.GROUPS:
             group.check(self)
 
+    def reads(self) -> list[epath.Path]:
+        """What it reads without its being an input."""
+        return []
+
     def run(self, inputs: Inputs, out: Writer) -> None:
         """Reads `inputs` (artefacts opened, others as paths) and fills `out`."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")

@@ -49,7 +49,7 @@ def keep(out: Writer, read: Callable[[], Iterator[dict[str, Any]]]) -> Artifact:
     """The texts of a file, copied once into the unfinished artefact that is made from them."""
     folder = out.path / TEXTS
     if not (folder / artifacts.COMMIT).exists():
-        store(folder, read())
+        store(out.begin(TEXTS), read())
     artifact = artifacts.load(folder)
     out.adopt(TEXTS, identity=artifact.identity)
     return artifact

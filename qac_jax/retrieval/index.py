@@ -104,15 +104,26 @@ class Index(Searchable):
 
 
 def place_of_encoder(index: Artifact, moved: str = "") -> str:
-    """Where the encoder of an index is: as given, beside the index as before, or where it was."""
-    places = [moved] if moved else corpus.places(index.info["encoder"], index.path)
+    """Where the encoder of an index is: as given, beside the index as before, or where it was.
+
+    A name at the Hub that only the index gives is looked up in this machine's cache alone: whoever
+    made it may be a stranger.
+    """
+    if moved:
+        stores.present(moved)
+        return os.fspath(names.folder(moved))
+    places = corpus.places(index.info["encoder"], index.path)
     for place in places:
         stores.present(place)
         if os.path.isdir(place):
             return place
-    if names.parsed(places[-1]) is not None:
-        return os.fspath(names.folder(places[-1]))
-    raise UserError(f"the encoder of {index.path} is not at {places[-1]}; give it by --encoder")
+    named = names.parsed(places[-1])
+    if named is not None and (kept := names.snapshot(*named)) is not None:
+        return os.fspath(kept)
+    raise UserError(
+        f"the encoder of {index.path} is not at {places[-1]}; give it by --encoder"
+        + (f", such as --encoder {named} to fetch it from the Hub" if named else "")
+    )
 
 
 def build_part(

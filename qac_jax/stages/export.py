@@ -44,7 +44,9 @@ class Export(Stage):
     )
     pooling: str = option("", "pooling that a bare encoder is given", choices=("", *POOLINGS))
     dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
-    encoder: str = option("", "model whose encoder a pointer-generator shares; it is left out")
+    encoder: Ref = model_input(
+        "model whose encoder a pointer-generator shares; it is left out", default=""
+    )
     name: str = option("", "model card: name (default: the folder's)")
     license: str = option("", "model card: licence of the weights, such as apache-2.0")
     language: str = option("", "model card: language, such as en")
@@ -75,7 +77,7 @@ class Export(Stage):
             tokenizer=tokenizer_folder(place),
             max_length=longest or None,
             dtype=self.dtype,
-            encoder=self.encoder,
+            encoder=inputs.text("encoder"),
         )
         progress.say("export: loading it back")
         _compare(variables, huggingface.load(work, Runtime(scan=True))[1], self.dtype)

@@ -16,12 +16,18 @@ _LONG = 400
 def show(path: str, items: int, verify: bool, task: str) -> int:
     """Prints the artefact's record and first items; the exit code."""
     artifact = artifacts.load(path)
+    verified = "  (every byte verified)" if verify else ""
     if verify:
         artifact.verify()
+    if verify and artifact.kind == "live":
+        from qac_jax.live.verify import verify as verify_live
+
+        verify_live(artifact)
+        verified = "  (texts, vectors, words and metadata verified)"
     size = sum(entry["size"] for entry in artifact.files.values())
     print(f"{artifact.path}: {artifact.kind} (schema {artifact.schema})")
     print(f"  count     {artifact.count:,}")
-    print(f"  identity  {artifact.identity}" + ("  (every byte verified)" if verify else ""))
+    print(f"  identity  {artifact.identity}{verified}")
     print(f"  made by   qac {artifact.stage}, version {artifact.record['code']}")
     print(f"  files     {len(artifact.files)}, {progress.human(size, 'B')}")
     for name, identity in artifact.inputs.items():

@@ -5,6 +5,8 @@ import json
 import os
 from collections.abc import Mapping
 
+from etils import epath
+
 from qac_jax import fields
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
@@ -38,6 +40,11 @@ class Report(Stage):
             return {}
         artifacts = gathering.artifacts_in(self._folder())
         return {"artefacts": fields.digest({name: a.identity for name, a in artifacts.items()})}
+
+    def reads(self) -> list[epath.Path]:
+        from qac_jax.report import gathering
+
+        return [a.path for a in gathering.artifacts_in(self._folder()).values()]
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.report import gathering, render

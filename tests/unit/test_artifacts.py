@@ -208,7 +208,7 @@ def test_a_folder_is_adopted_whole_or_not_at_all(lost, tmp_path):
 def test_what_a_killed_run_left_half_is_removed(tmp_path):
     for trace in (".unfinished.json.part", ".journal.jsonl.part", ".lock"):
         (tmp_path / trace).mkdir()
-        (tmp_path / trace / trace).write_text("{")
+        (tmp_path / trace / trace).write_text("{" if "json" in trace else "proc")
         assert write(tmp_path / trace).count == 2
     with artifacts.create(tmp_path / "a", kind="words") as writer:
         left = tmp_path / "a" / "..model.17.part"
@@ -332,7 +332,7 @@ def test_a_link_for_a_temporary_file_does_not_empty_a_file_elsewhere(name, state
     assert not os.path.lexists(link) and thesis.read_text() == "years"
 
 
-def test_a_link_in_a_living_index_is_removed_itself(thesis, tmp_path):
+def test_a_link_in_a_living_index_is_not_followed(thesis, tmp_path):
     toy_live.live(tmp_path / "live", toy_live.records(3))
     (tmp_path / "live" / "index-000099").symlink_to(thesis.parent)
     (tmp_path / "live" / ("artifact.json" + artifacts.PART)).symlink_to(thesis)

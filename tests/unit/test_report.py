@@ -13,6 +13,7 @@ import pytest
 from toy_retrieval import WORDS, sentence, write_collection
 
 from qac_jax import artifacts
+from qac_jax.errors import UserError
 from qac_jax.evaluation.benchmarks import BEIR14, GROUPS, Suite
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.records import write_records
@@ -136,3 +137,10 @@ def test_groups_are_means_of_their_members() -> None:
     assert list(groups) == list(GROUPS) and groups["argument"] == 0.5  # beside Touché
     drawn = suites.heatmap({"a": suite, "b": suite})
     assert all(f">{name}</text>" in drawn for name in ("a", "b", *GROUPS))
+
+
+def test_what_a_report_shows_is_not_written_over(run: Path) -> None:
+    for out in (run, run / "natural", run / "natural" / "page", run.parent):
+        with pytest.raises(UserError, match="lie in one another"):
+            execute(Report(folder=str(run)), out, replace=True)
+    artifacts.load(run / "natural").verify()
