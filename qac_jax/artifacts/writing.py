@@ -291,10 +291,11 @@ def remove(path: epath.PathLike) -> None:
     if record is None and any(p.name not in _TRACES for p in path.iterdir()):
         raise UserError(f"{path} is not a folder of ours, so it is not removed; remove it yourself")
     # A removal that is cut short leaves no artefact behind, but a folder that is ours.
-    names = _ours(path)
-    _claim(path, {"format": FORMAT, "kind": "", "key": "", **(record or {}), CLEARING: names})
-    _clear(path, names)
-    path.rmtree()
+    with disk.locked(path):
+        names = _ours(path)
+        _claim(path, {"format": FORMAT, "kind": "", "key": "", **(record or {}), CLEARING: names})
+        _clear(path, names)
+        path.rmtree()
 
 
 def refuse_link(path: epath.PathLike) -> None:

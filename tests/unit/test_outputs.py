@@ -143,16 +143,14 @@ def test_notes_in_a_stage_of_a_recipe_survive(tmp_path) -> None:
 
 # The options of stages that are free texts, by what they are. No option is a path that is written:
 # whatever a stage writes lies below --out (the verbs do so in tests/e2e/test_campaign.py).
-_NAMED = (
-    "alone base_model best bm25 datasets fused license language measures name names origin own "
-)
-_NAMED += "origins packages profile settings lengths split strategies columns options where"
-_SHOWN = "data prefix prompt prompts query_prompt passage_prompt title"
+_NAMED = "alone base_model best bm25 datasets fused license language measures name names origin "
+_NAMED += "kinds origins own packages profile settings lengths split strategies columns options "
+_SHOWN = "body data instruction prefix prompt prompts query_prompt passage_prompt title where "
 _READ = "folder"
 
 
 def test_no_option_of_a_stage_is_an_output_path() -> None:
-    known = f"{_NAMED} {_SHOWN} {_READ}".split()
+    known = f"{_NAMED}{_SHOWN}{_READ}".split()
     for verb in (*cli.VERBS.values(), *cli.STEPS.values()):
         for flag in ("", *cli.VARIANTS.get(verb.name, ())):
             if verb.target:
