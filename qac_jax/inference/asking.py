@@ -26,8 +26,6 @@ USUAL, _MOST = 20, 64
 _AROUND = " \t*_`#\"'“”„«»-•"
 _GRADES = ("0", "1", "2", "3")
 _GRADE = re.compile(r"\b[0-3]\b")
-# No grade is certain: 3 counts as this probability, 0 as the rest.
-_SURE = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +70,14 @@ class Asked:
         texts = [f"{p.get('title') or ''}\n{p['text']}".strip()[: self.longest] for p in passages]
         asked = [f"{before}\n\n{text}" for text in texts if text]  # not about empty passages
         most = _MOST * each * len(kinds)
-        answers = self.endpoint.ask(asked, lambda c: queries(c, kinds, each) or None, most, report)
-        made = (next(found) or () if text else () for found in [iter(answers)] for text in texts)
+        found = self.endpoint.ask(asked, lambda c: queries(c, kinds, each) or None, most, report)
+        answers = iter(found)
         return [
-            [{"text": text, "origin": f"{self.origin}{kind}", "score": None} for kind, text in of]
-            for of in made
+            [
+                {"text": query, "origin": f"{self.origin}{kind}", "score": None}
+                for kind, query in ((next(answers) or ()) if text else ())
+            ]
+            for text in texts
         ], {}
 
 
@@ -125,7 +126,8 @@ class Judging(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """Scores as `Reranker` does, in log-odds: 3 is a probability of .99, 0 of .01."""
+    """Scores as `Reranker` does, in log-odds: 3 is a probability of .99, 0 of .01, as no grade is
+    certain."""
 
     endpoint: Endpoint
     judging: Judging
@@ -138,8 +140,7 @@ class Judge:
             for query, passage in zip(queries, passages, strict=True)
         ]
         found = self.endpoint.ask(prompts, grade, 8, lambda pairs, tokens: None)
-        share = np.array([0.5 if one is None else one / 3 for one in found])
-        share = share.clip(1 - _SURE, _SURE)
+        share = np.clip([0.5 if one is None else one / 3 for one in found], 0.01, 0.99)
         return np.log(share / (1 - share)).astype(np.float32)
 
 

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import random
 import threading
@@ -111,9 +112,11 @@ class Endpoint:
         """For an artefact: who was asked, and what it cost."""
         entries = list(self._entries())
         facts = {"answers": len(entries), "unreadable": sum(e[1] is None for e in entries)}
-        facts |= {"tokens_read": sum(e[2] for e in entries)}
-        facts |= {"tokens_written": sum(e[3] for e in entries)}
-        return {"host": self._host, "model": self._model, **facts}
+        used = {
+            "tokens_read": sum(e[2] for e in entries),
+            "tokens_written": sum(e[3] for e in entries),
+        }
+        return {"host": self._host, "model": self._model, **facts, **used}
 
     def ask(
         self, prompts: Sequence[str], read: Callable[[Choice], Any], most: int, report: Report
@@ -128,7 +131,8 @@ class Endpoint:
         bodies = [{"messages": [{"role": "user", "content": p}], **usual} for p in prompts]
         names = [fields.digest(body) for body in bodies]
         asked = {n: b for n, b in zip(names, bodies, strict=True) if n not in self._known}
-        limit, flying = self._calls.max_tokens_total, dict[Future[Answer], tuple[str, int]]()
+        limit = self._calls.max_tokens_total or math.inf
+        flying = dict[Future[Answer], tuple[str, int]]()  # -> name, tokens that it may need
 
         def keep() -> None:
             """Writes down what is answered, once one is."""
@@ -156,14 +160,12 @@ class Endpoint:
             try:
                 for place, (name, body) in enumerate(asked.items()):
                     need = tokens(body["messages"][0]["content"]) + body.get("max_tokens", 0)
-
-                    def fits(need: int = need) -> bool:
-                        most = self._spent + need + sum(most for _, most in flying.values())
-                        return not limit or most <= limit
-
-                    while flying and (len(flying) == self._calls.concurrency or not fits()):
+                    while flying and (
+                        len(flying) == self._calls.concurrency
+                        or self._spent + sum(of for _, of in flying.values()) + need > limit
+                    ):
                         keep()
-                    if not fits():
+                    if self._spent + need > limit:
                         raise UserError(
                             f"stopped before --max_tokens_total={limit}: {self._spent:,} tokens "
                             f"are spent, {len(self._known):,} answers kept; raise it and go on"

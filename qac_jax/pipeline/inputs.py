@@ -279,8 +279,9 @@ def identity(text: str) -> str:
     """
     if not text:
         return ""
-    if endpoint.is_named(text):
-        return text
+    if endpoint.is_named(text):  # whose port and path may change
+        _, model, host = endpoint.address(text)
+        return f"{endpoint.PREFIX}{host}#{model}"
     if names.origin(Path(text)) is not None:
         return f"{names.HUB}{names.pinned(text)}"
     if not os.path.exists(text):
