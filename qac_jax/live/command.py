@@ -153,10 +153,6 @@ def answer(options: argparse.Namespace) -> int:
         print(plain(json.dumps(records, ensure_ascii=False)))
     else:
         print(plain(search.shown(question, hits)))
-    if isinstance(index, convert.LiveSearch):
-        for sentence in () if hits else index.live.snapshot.unknown_fields(index.where):
-            progress.say(f"search: {sentence}")
-        return 0
-    for place in index.texts.missing:
+    for place in () if isinstance(index, convert.LiveSearch) else index.texts.missing:
         progress.say(f"search: the texts are not at {place} any more, so only ids are shown")
     return 0
