@@ -186,6 +186,7 @@ def _asked_json(path: str | os.PathLike[str]) -> Iterator[Asked]:
 
 def _asked_rows(path: object, lines: Sequence[str], head: str) -> Iterator[Asked]:
     divider = "\t" if "\t" in head else max(",;", key=head.count)
+    csv.field_size_limit(1 << 30)
     reader = csv.reader(lines, delimiter=divider, skipinitialspace=True)
     of_text, named = 0, False
     for row in filter(any, reader):
