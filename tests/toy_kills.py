@@ -84,6 +84,15 @@ def operations(work: Callable[[], Any], folder: Path) -> int:
     return watch.seen
 
 
+def touched(work: Callable[[], Any], folder: Path) -> set[str]:
+    """The paths below the folder that the work writes, makes or removes."""
+    found = set[str]()
+    watch = _Watch(folder.absolute(), 0, "")
+    watch.operation = found.add  # type: ignore[assignment, method-assign]
+    _watching(watch, work)
+    return {os.path.relpath(path, folder) for path in found}
+
+
 def at_operation(at: int, folder: Path, work: Callable[[], Any], *, stop: str = "") -> None:
     """Does the work until its `at`-th operation, or the first on a path with `stop` in it."""
     _watching(_Watch(folder, at, stop), work)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import toy_retrieval as toy
-from toy_kills import operations
+from toy_kills import operations, touched
 
-from qac_jax import artifacts, cli
+from qac_jax import artifacts, cli, fields
 
 
 pytestmark = pytest.mark.slow
@@ -73,6 +73,22 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 
 def made(name: str, out: str) -> None:
     assert cli.main([*COMMANDS[name].split(), "--out", out]) == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_whatever_the_options_say_only_out_is_written(name: str, road: dict[str, int]) -> None:
+    """Every option that is a free text names a file of someone else, as a recipe might."""
+    letter, words = Path("letter.txt"), COMMANDS[name].split()
+    letter.write_text("dear")
+    cls = cli.VERBS[cli.ALIASES.get(words[0], words[0])].load(words)
+    for option, leaf in fields.flat(cls).items():
+        is_text = "str" in str(leaf.hint) and "Mapping" not in str(leaf.hint)
+        if is_text and not fields.is_input(leaf.field) and not fields.choices(leaf.field):
+            out = f"texts/{name}/{option}"
+            given = [*words, f"--{option}={letter.absolute()}", "--out", out]
+            written = touched(partial(cli.main, given), Path())
+            assert {p for p in written if not f"{out}/".startswith(p) and out not in p} == set()
+            assert letter.read_text() == "dear"
 
 
 KILLED = (
