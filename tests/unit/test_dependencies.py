@@ -1,7 +1,11 @@
 """What is imported is declared."""
 
 import ast
+import json
+import re
+import subprocess
 import tomllib
+import uuid
 from importlib import metadata
 from pathlib import Path
 
@@ -44,3 +48,31 @@ def test_what_is_imported_is_declared() -> None:
             for module in {name.split(".")[0] for name in _modules(node)} - OPTIONAL:
                 if module in packages:
                     assert known & set(map(canonicalize_name, packages[module])), (module, path)
+
+
+def test_the_bill_of_materials_has_what_cyclonedx_requires() -> None:
+    """Of all pins, with their hashes; the same bytes each time."""
+    root = PACKAGE.parent
+    locks = sorted(root.glob("launch/constraints*.txt"))
+    words = [str(root / "launch" / "sbom.sh"), *map(str, locks)]
+    written = [subprocess.run(words, capture_output=True, check=True).stdout for _ in range(2)]
+    bom = json.loads(written[0])
+    assert written[0] == written[1]
+    assert (bom["bomFormat"], bom["specVersion"], bom["version"]) == ("CycloneDX", "1.6", 1)
+    assert bom["serialNumber"] == uuid.UUID(bom["serialNumber"].removeprefix("urn:uuid:")).urn
+    parts = [bom["metadata"]["component"], *bom["components"]]
+    refs = [part["bom-ref"] for part in parts]
+    assert len(set(refs)) == len(refs)
+    assert bom["dependencies"] == [{"ref": refs[0], "dependsOn": refs[1:]}]
+    for part in parts:
+        assert part["type"] in ("application", "library") and part["name"]
+        assert part["purl"].startswith("pkg:pypi/") and part["purl"].endswith(part["version"])
+        for each in part.get("licenses", ()):
+            assert each.keys() == {"expression"} or each["license"].keys() == {"name"}
+        assert len(part.get("licenses", ())) == 1 or "expression" not in str(part.get("licenses"))
+    pins = re.findall(r"^([\w.-]+)==(\S+)(.*)", "".join(f.read_text() for f in locks), re.M)
+    found = {(p["name"], p["version"]): p for p in bom["components"]}
+    assert found.keys() == {pin[:2] for pin in pins}
+    for name, version, rest in pins:
+        hashes = {each["content"] for each in found[name, version].get("hashes", ())}
+        assert hashes == set(re.findall("sha256:([0-9a-f]{64})", rest))
