@@ -140,6 +140,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    try:
+        os.getcwd()
+        "".join(arguments).encode()
+    except FileNotFoundError:
+        raise UserError("the working folder was removed; change to one that exists") from None
+    except UnicodeEncodeError as error:
+        wrong = f"byte 0x{ord(error.object[error.start]) & 0xFF:02x}"
+        raise UserError(f"the command line is not UTF-8 ({wrong}); write it in UTF-8") from None
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview(arguments[1:2] == ["all"]))
         return 0
@@ -540,9 +548,10 @@ def _show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = Tru
         came = f"  from {', '.join(one['inputs'].values())}" if one["inputs"] else ""
         print(f"{one['stage']} ({one['verb']} -> {one['kind']}){came}")
         for name in one["set"]:
-            print(f"    {name} = {_short(json.dumps(one['fields'][name], ensure_ascii=False))}")
+            value = json.dumps(one["fields"][name], ensure_ascii=False)
+            print(plain(f"    {name} = {_short(value)}"))
         for reason in one.get("missing", ()):
-            print(f"  ! {reason}")
+            print(plain(f"  ! {reason}"))
         for name, value in one["plan"].items():
             if name == "seconds_here":
                 print(f"  * on this machine: {progress.human_seconds(value)}")

@@ -202,7 +202,6 @@ class Config:
         package = name.split(".")[0]
         try:
             if not _within(name, ("qac_jax", *self._allowed)):
-                importlib.util.find_spec(package) or importlib.import_module(package)
                 raise UserError(f"the module {name!r} is not imported: {_advice(package)}")
             return importlib.import_module(name)
         except ImportError as error:

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -67,6 +67,17 @@ class Interrupted(BaseException):
         super().__init__(f"interrupted by signal {signal_number}")
 
 
+@contextlib.contextmanager
+def sound(file: object, remedy: str = "make it again") -> Iterator[None]:
+    """One sentence about a file in which something else stands than is read in here."""
+    wrong = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+    try:
+        yield
+    except (*wrong, EOFError) as error:
+        why = f"({type(error).__name__}: {str(error)[:_LONG]})"
+        raise UserError(f"{file} is not what it should be {why}; {remedy}") from error
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The end of a sentence: the closest valid name, or the list of them."""
     name, names = str(name)[:200], sorted(set(valid))  # gin checks no types
@@ -94,7 +105,10 @@ def exit_code(work: Callable[[], int], *, own_process: bool = False) -> int:
     `own_process`: nothing else runs in this process, so that it ends at once after a signal.
     """
     try:
-        return work()
+        code = work()
+        if sys.stdout is not None:  # here, where a reader that has gone is no fault
+            sys.stdout.flush()
+        return code
     except UserError as error:
         return _say(str(error), error.exit_code)
     except (Interrupted, KeyboardInterrupt) as stop:

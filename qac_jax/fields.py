@@ -190,7 +190,7 @@ def _check_option(field: dataclasses.Field[Any], value: Any, label: str) -> None
 
 def check_value(value: Any, hint: Any, label: str, *, finite: bool = True) -> None:
     """Raises UserError for a value of another type, or a number that is not finite."""
-    if not _fits(value, hint) or (finite and isinstance(value, float) and not math.isfinite(value)):
+    if not fits(value, hint) or (finite and isinstance(value, float) and not math.isfinite(value)):
         kind = type(value).__name__
         article = "an" if kind[:1].lower() in "aeiou" else "a"
         raise UserError(
@@ -260,10 +260,11 @@ def _children(value: Any, label: str) -> list[tuple[str, Any]]:
     return [(type(value).__name__, value)]
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, all that it holds included."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, member) for member in arguments)
+        return any(fits(value, member) for member in arguments)
     if hint in (int, float):
         numbers = (int, float) if hint is float else int
         return isinstance(value, numbers) and not isinstance(value, bool)
@@ -272,11 +273,21 @@ def _fits(value: Any, hint: Any) -> bool:
         if not isinstance(value, list | tuple):
             return False
         if origin is tuple and arguments[-1] is not Ellipsis:
-            return len(value) == len(arguments) and all(map(_fits, value, arguments))
-        return all(_fits(item, arguments[0]) for item in value)
+            return len(value) == len(arguments) and all(map(fits, value, arguments))
+        return all(fits(item, arguments[0]) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping) and all(
-            _fits(k, arguments[0]) and _fits(v, arguments[1]) for k, v in value.items()
+            fits(k, arguments[0]) and fits(v, arguments[1]) for k, v in value.items()
+        )
+    if isinstance(hint, list):
+        return isinstance(value, list) and all(fits(item, hint[0]) for item in value)
+    if isinstance(hint, dict):  # a record: what it has at least, "?" behind what it may lack
+        if not isinstance(value, Mapping):
+            return False
+        known = {name.removesuffix("?"): part for name, part in hint.items()}
+        needed = known.keys() & hint.keys()
+        return needed <= value.keys() and all(
+            fits(value[name], known[name]) for name in known.keys() & value.keys()
         )
     if origin is Callable:
         return callable(value)
@@ -293,6 +304,8 @@ def _is_bookkeeping(field: dataclasses.Field[Any], instance: Any) -> bool:
 
 
 def _type_name(hint: Any) -> str:
+    if isinstance(hint, dict | list):
+        return "a record" if isinstance(hint, dict) else "a list of records"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join(map(_type_name, typing.get_args(hint)))
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))

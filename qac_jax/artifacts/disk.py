@@ -95,6 +95,8 @@ def locked(path: epath.Path) -> Iterator[None]:
 
 
 def _opened(file: str) -> int:
+    if os.path.exists(file) and not os.path.isfile(file):
+        raise UserError(f"{file} is not a file; remove it, or choose another --out")
     try:
         return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:

@@ -16,8 +16,10 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import hashing
-from qac_jax.errors import UserError
+from qac_jax import fields, hashing
+from qac_jax.artifacts import schema
+from qac_jax.artifacts.schema import Json
+from qac_jax.errors import UserError, sound
 
 
 COMMIT = "artifact.json"
@@ -30,8 +32,6 @@ FORMAT = "qac_jax"
 VERIFY = "QAC_VERIFY"
 # The hash of the rest of a record.
 SEAL = "record_sha256"
-
-Json = dict[str, Any]
 
 
 class Artifact:
@@ -69,6 +69,13 @@ class Artifact:
         names = sorted(n for n in self.files if n.startswith(prefix) and n.endswith(suffix))
         return [self.path / name for name in names]
 
+    def json(self, name: str) -> Any:
+        """The content of a JSON file."""
+        with sound(self.path / name):
+            content = json.loads(self.file(name).read_text())
+            schema.check(content, schema.FILES.get(name, {}))
+            return content
+
     def verify(self) -> None:
         """Reads every byte again and compares it with the hashes taken while writing."""
         for name, entry in self.files.items():
@@ -76,10 +83,7 @@ class Artifact:
                 raise _damaged(self.path / name)
 
 
-_TYPES: dict[str, Any] = {
-    name: dict if typing.get_origin(hint) is dict else hint
-    for name, hint in typing.get_type_hints(Artifact).items()
-}
+_TYPES: dict[str, Any] = {**typing.get_type_hints(Artifact), "files": dict}
 _UNSEALED = {*_TYPES, "format", "code", "written"}
 
 
@@ -104,14 +108,14 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
     kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
     wanted = " or ".join(kinds)
     commit = path / COMMIT
-    if not commit.exists():
+    if not is_file(commit):
         meant = f"an artefact of kind {wanted}" if kinds else "an artefact"
         raise UserError(_why_not_whole(path, meant))
     try:
         record = json.loads(commit.read_text())
         _check_record(record)
         artifact = Artifact(path, record)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (UserError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{commit} cannot be read ({type(error).__name__}: {error}); it is damaged or not "
             f"ours: remove the folder and make it again"
@@ -120,7 +124,7 @@ def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artif
         raise UserError(f"{path} is of kind {artifact.kind!r}; expected {wanted}")
     for name, entry in artifact.files.items():
         file = path / name
-        size = file.stat().length if file.exists() else None
+        size = file.stat().length if is_file(file) else None
         grown = entry.get("grows") and size is not None and size > entry["size"]
         if size != entry["size"] and not grown:
             state = "missing" if size is None else f"{size} bytes long"
@@ -137,7 +141,7 @@ def peek(path: epath.PathLike) -> Json | None:
     folder = place(path)
     for name in (COMMIT, CLAIM):
         file = folder / name
-        if file.exists():
+        if is_file(file):
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(file.read_text())
                 if isinstance(record, dict) and record.get("format") == FORMAT:
@@ -178,10 +182,8 @@ def sealed(record: Json) -> Json:
 
 
 def is_entry(name: Any, entry: Any) -> bool:
-    if not isinstance(entry, dict):
-        return False
-    size, sha256 = entry.get("size"), entry.get("sha256")
-    return is_inside(name) and isinstance(size, int) and size >= 0 and isinstance(sha256, str)
+    """Whether this describes a file of the folder."""
+    return is_inside(name) and fields.fits(entry, schema.ENTRY) and entry["size"] >= 0
 
 
 def is_inside(name: Any) -> bool:
@@ -197,6 +199,11 @@ def inside(name: str) -> str:
     return name
 
 
+def is_file(path: epath.Path) -> bool:
+    """Whether there is a file that can be read: a pipe would be waited for."""
+    return path.exists() if "://" in os.fspath(path) else os.path.isfile(path)
+
+
 def _seal(record: Json) -> str:
     content = {name: value for name, value in record.items() if name != SEAL}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -206,9 +213,8 @@ def _check_record(record: Any) -> None:
     """Raises ValueError, TypeError or KeyError for a record that was not written like this."""
     if record["format"] != FORMAT:
         raise KeyError("format")
-    for name, expected in _TYPES.items():
-        if not isinstance(record[name], expected) or isinstance(record[name], bool):
-            raise TypeError(f"{name} is a {type(record[name]).__name__}")
+    schema.check(record, _TYPES)
+    schema.check(record["info"], schema.INFO.get(record["kind"], {}))
     if record["count"] < 0:
         raise ValueError(f"count is {record['count']}")
     for name, entry in record["files"].items():

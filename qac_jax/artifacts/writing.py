@@ -41,14 +41,15 @@ from qac_jax.artifacts.reading import (
     JOURNAL,
     PART,
     SCRATCH,
-    Json,
     identity_of,
     inside,
     is_entry,
+    is_file,
     is_inside,
     peek,
     sealed,
 )
+from qac_jax.artifacts.schema import Json
 from qac_jax.errors import DataError, UserError
 
 
@@ -473,10 +474,10 @@ def _is_noted(entry: Any) -> bool:
 
 
 def _read_journal(path: epath.PathLike) -> list[list[Json]]:
-    try:
-        text = (epath.Path(path) / JOURNAL).read_bytes().decode(errors="replace")
-    except FileNotFoundError:
+    file = epath.Path(path) / JOURNAL
+    if not is_file(file):
         return []
+    text = file.read_bytes().decode(errors="replace")
     units = []
     with contextlib.suppress(ValueError, RecursionError):  # at the last line of a killed run
         for line in text.splitlines():

@@ -25,8 +25,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from google.protobuf.message import DecodeError
 
 from qac_jax import artifacts
-from qac_jax.artifacts import Artifact
-from qac_jax.errors import DataError
+from qac_jax.artifacts import Artifact, arrays
+from qac_jax.errors import DataError, sound
 
 
 LENGTHS = "_lengths"
@@ -129,7 +129,10 @@ class Examples:
         self.files = [os.fspath(f) for f in artifact.matching(PREFIX)]
         self._ends = np.cumsum(artifact.info["shards"])
         self._has_documents = DOCUMENTS in artifact.files
-        self._records = Records(artifact.info["schema"])
+        with sound(self.path):
+            if sum(artifact.info["shards"]) != self.count or len(self._ends) != len(self.files):
+                raise ValueError("its shards hold another number of examples")
+            self._records = Records(artifact.info["schema"])
         self._lock, self._in_worker = threading.Lock(), False
 
     @property
@@ -148,7 +151,7 @@ class Examples:
     def documents(self) -> np.ndarray | None:
         """The document number of every example, if documents are known."""
         file = os.path.join(self.path, DOCUMENTS)
-        return np.load(file, mmap_mode="r") if self._has_documents else None
+        return arrays.read(file, "int32", "int64", "uint32") if self._has_documents else None
 
     @functools.cached_property
     def _readers(self) -> list[Any]:

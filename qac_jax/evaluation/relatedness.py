@@ -93,6 +93,7 @@ def bm25_ranks(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int |
         with artifacts.create(path, kind=bm25.KIND, schema=1, key="", stage="evaluate") as out:
             out.count = bm25.write(out, texts, bm25.Analyzer(), bm25.PRESETS["anserini"])
             corpus.write_ids(out, map(str, range(out.count)))
+            out.info["texts"] = []
         index = bm25.Bm25(artifacts.load(path))
         _, rows = index.find([pair.context for pair in pairs], min(DEPTH + 1, len(index)))
     ranks: list[int | None] = []

@@ -17,7 +17,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax import fields
+from qac_jax.artifacts import Artifact, Writer, arrays, schema
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.identities import IdIndex
 
@@ -92,21 +93,19 @@ class Records(Sequence[Record]):
             for base, index, count in shards
             if base == self.name
         ]
-        self._offsets_path = os.fspath(artifact.file(OFFSETS))
+        self._offsets_path, self._count = os.fspath(artifact.file(OFFSETS)), artifact.count
         self._open()
 
     def _open(self) -> None:
         self._opened: dict[int, IO[bytes]] = {}  # shards, at the first record that is asked for
         sizes = [os.path.getsize(path) for path in self._paths]
         self._starts = list(itertools.accumulate(sizes, initial=0))
-        # As a plain array: one of numpy's memmap class takes microseconds for every element.
-        self._offsets = np.load(self._offsets_path, mmap_mode="r").view(np.ndarray)
+        self._offsets = arrays.read_offsets(self._offsets_path, self._starts[-1], self._count)
         self._index: IdIndex | None = None
-        if int(self._offsets[-1]) != self._starts[-1]:
-            raise UserError(f"{self._offsets_path} does not fit its shards; make both again")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "_paths": self._paths, "_offsets_path": self._offsets_path}
+        kept = ("name", "_paths", "_offsets_path", "_count")
+        return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -126,10 +125,17 @@ class Records(Sequence[Record]):
             raise IndexError(f"record {item} of {len(self)}")
         begin, end = int(self._offsets[index]), int(self._offsets[index + 1])
         shard = bisect.bisect_right(self._starts, begin) - 1
-        file = self._opened.get(shard)
-        file = file or self._opened.setdefault(shard, open(self._paths[shard], "rb"))
-        line = os.pread(file.fileno(), end - begin, begin - self._starts[shard])
+        line = os.pread(self._file(shard).fileno(), end - begin, begin - self._starts[shard])
         return self._parse(line, index)
+
+    def _file(self, shard: int) -> IO[bytes]:
+        """A shard, opened; its first record is of the type that it should be."""
+        if (file := self._opened.get(shard)) is None:
+            file = self._opened[shard] = open(self._paths[shard], "rb")
+            index = int(np.searchsorted(self._offsets, np.uint64(self._starts[shard])))
+            if not fields.fits(self[index], schema.RECORDS.get(self.name, {})):
+                raise self._damaged("not a record of this kind", index)
+        return file
 
     def __del__(self) -> None:
         for file in self.__dict__.get("_opened", {}).values():
@@ -162,6 +168,9 @@ class Records(Sequence[Record]):
         begin = int(self._offsets[start])
         first = bisect.bisect_right(self._starts, begin) - 1
         for shard in range(first, len(self._paths)):
+            if self._starts[shard] == self._starts[shard + 1]:
+                continue
+            self._file(shard)
             with open(self._paths[shard], "rb") as file:
                 file.seek(max(0, begin - self._starts[shard]))
                 yield from file
@@ -169,14 +178,14 @@ class Records(Sequence[Record]):
     def _parse(self, line: bytes, index: int) -> Record:
         try:
             return json.loads(line)
-        except ValueError as error:
-            shard = bisect.bisect_right(self._starts, int(self._offsets[index])) - 1
-            first = int(np.searchsorted(self._offsets, np.uint64(self._starts[shard])))
-            raise DataError(
-                f"not a JSON record ({error}); the artefact is damaged, make it again",
-                file=self._paths[shard],
-                line=index - first + 1,
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(f"not a JSON record ({error})", index) from error
+
+    def _damaged(self, how: str, index: int) -> DataError:
+        shard = bisect.bisect_right(self._starts, int(self._offsets[index])) - 1
+        first = int(np.searchsorted(self._offsets, np.uint64(self._starts[shard])))
+        how, line = f"{how}; the artefact is damaged, make it again", index - first + 1
+        return DataError(how, file=self._paths[shard], line=line)
 
 
 def _line_ends(path: str) -> Iterator[np.ndarray]:

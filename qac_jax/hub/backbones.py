@@ -213,6 +213,7 @@ def fit(
     expected = names(table)
     missing = expected - tensors.keys()
     _account(source, "lack", missing, options.allow_missing, "allow_missing")
+    weights.check_finite({name: tensors[name] for name in expected - missing}, source)
     extra = {n for n in tensors.keys() - expected if not _matches(n, _BUFFERS)}
     _account(source, "hold", extra, (*options.allow_unused, *_HEADS, *ignored), "allow_unused")
     present = {path: slot for path, slot in table.items() if slot.name not in missing}

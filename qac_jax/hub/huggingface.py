@@ -49,7 +49,12 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     DualEncoder, as do two of them in `query` and `passage`. Heads beside an encoder: `load_heads`.
     With `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT without that part gets a new one.
     """
-    folder, options = names.folder(place), options.on(runtime)
+    folder = names.folder(place)
+    with weights.sound(folder):
+        return _load(folder, options.on(runtime))
+
+
+def _load(folder: Path, options: Options) -> Loaded:
     if artifacts.peek(folder) is not None:
         artifact = artifacts.load(folder, (parameters.KIND, EXPORTED))
         if artifact.kind == parameters.KIND:

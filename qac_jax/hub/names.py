@@ -11,6 +11,7 @@ no more files than are read here.
 
 import functools
 import importlib.util
+import itertools
 import os
 import re
 from pathlib import Path
@@ -154,6 +155,7 @@ def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
     if text.startswith(SHIPPED):
         return Path(shipped_folder(text.removeprefix(SHIPPED)))
     if os.path.isdir(text):
+        _refuse_pipes(text)
         return Path(text)
     name = None if os.path.exists(text) else parsed(text)
     if name is None:
@@ -174,6 +176,13 @@ def folder(place: str | os.PathLike[str], want: str = MODEL) -> Path:
         raise UserError(
             f"{text!r} is neither a folder nor what ships ({ships}), and {error}"
         ) from error
+
+
+def _refuse_pipes(place: str) -> None:
+    """Raises UserError for what is neither a file nor a folder, and would be waited for."""
+    for path in itertools.chain(Path(place).glob("*"), Path(place).glob("*/*")):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is not a file; remove it from the model's folder")
 
 
 def located(text: str, want: str = MODEL) -> str:

@@ -10,7 +10,6 @@ In the folder:
 
 import dataclasses
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +18,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 from etils import epath
+from flax import traverse_util
 
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError, nearest, sound
 from qac_jax.hub import weights
 from qac_jax.models import backbone
 from qac_jax.models.backbone import Architecture
@@ -40,8 +40,8 @@ _NOT_ARCHITECTURE = ("parent", "name", "runtime")
 def load(artifact: Artifact, runtime: Runtime | None = None) -> tuple[nn.Module, dict[str, Nested]]:
     """(module, variables) of a finished artefact; arrays are numpy's."""
     runtime = Runtime() if runtime is None else runtime
-    record = json.loads(artifact.file(MODULE).read_text())
-    module = build_module(record, runtime)
+    with sound(artifact.path / MODULE):
+        module = build_module(artifact.json(MODULE), runtime)
     return module, {"params": restored(artifact.path / EXPORTED, runtime)}
 
 
@@ -55,6 +55,7 @@ def load_whole(artifact: Artifact, runtime: Runtime | None = None) -> Nested:
 def save(folder: epath.PathLike, params: Any) -> str:
     """Writes a tree of host arrays, layers as a loop; returns the identity of the arrays."""
     params = weights.looped(params)
+    weights.check_finite(traverse_util.flatten_dict(params, sep="/"), folder)
     with _checkpointer() as checkpointer:
         checkpointer.save(os.path.abspath(os.fspath(folder)), params, force=True)
     return identity(params)
@@ -65,10 +66,11 @@ def restored(folder: epath.PathLike, runtime: Runtime) -> Nested:
     import orbax.checkpoint as ocp
 
     folder = os.path.abspath(os.fspath(folder))
-    with _checkpointer() as checkpointer:
+    with sound(folder), _checkpointer() as checkpointer:
         tree = checkpointer.metadata(folder).item_metadata.tree
         to_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         params = checkpointer.restore(folder, restore_args=to_numpy)
+    weights.check_finite(traverse_util.flatten_dict(params, sep="/"), folder)
     return weights.scanned(params) if runtime.scan else params
 
 

@@ -6,11 +6,11 @@ of parameters, so that a round trip gives back the same bytes. Tables speak of l
 `scanned` and `looped` turn trees of parameters into and out of the stacked form.
 """
 
-import contextlib
+import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import safetensors
 import safetensors.numpy
 from flax import traverse_util
 
+from qac_jax import errors
 from qac_jax.errors import UserError
 from qac_jax.hub import torch_files
 from qac_jax.models.backbone import Table
@@ -32,20 +33,12 @@ _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 Tensors = dict[str, np.ndarray]
 
 
-@contextlib.contextmanager
-def sound(file: Path) -> Iterator[None]:
-    """One sentence about a file in which something else stands than is read in here."""
-    wrong = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-    try:
-        yield
-    except wrong as error:
-        why = f"({type(error).__name__}: {str(error)[:200]})"
-        raise UserError(f"{file} is not what it should be {why}; copy the folder again") from error
+sound = functools.partial(errors.sound, remedy="copy the folder again")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or one sentence about why there is none."""
-    if not path.exists():
+    if not path.is_file():
         raise UserError(f"there is no {path.name} in {path.parent}; expected a model folder")
     with sound(path):
         content = json.loads(path.read_text("utf-8"))
@@ -69,6 +62,9 @@ def read_file(path: str | os.PathLike[str]) -> Tensors:
             tensors = safetensors.numpy.load_file(path)
         except safetensors.SafetensorError as error:
             raise UserError(f"{path} is not a whole safetensors file ({error})") from None
+        except (KeyError, AttributeError) as error:
+            why = f"{path} holds tensors of a type that is not read ({error})"
+            raise UserError(f"{why}; save the model in float32, float16 or bfloat16") from None
     else:
         tensors = torch_files.read(path)
     return {n: t.astype(np.float32) if t.dtype in _HALF else t for n, t in tensors.items()}
@@ -136,6 +132,16 @@ def write_file(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) 
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)  # the library lets nobody else read what it writes
+
+
+def check_finite(tensors: Mapping[str, np.ndarray], source: object) -> None:
+    """Raises UserError where a model holds NaN or infinity: all that it computes would be that."""
+    for name, tensor in tensors.items():
+        if tensor.dtype.kind not in "biuOSU" and not np.isfinite(tensor).all():
+            raise UserError(
+                f"{name} of {source} holds numbers that are not finite (NaN or infinity); take the "
+                "model from a checkpoint before its training failed"
+            )
 
 
 _PARTS = 3

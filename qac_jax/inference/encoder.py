@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from qac_jax.data.form import Form, form_of, prompt_tokens, title_and_body
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError, nearest, sound
 from qac_jax.hub import huggingface, names, sentence_transformers, weights
 from qac_jax.inference.buckets import Batch, padded
-from qac_jax.inference.runner import Runner, dtype_of
+from qac_jax.inference.runner import Runner, check_finite, dtype_of
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models import heads
@@ -70,8 +70,10 @@ class Encoder:
     @classmethod
     def remembered(cls, known: Mapping[str, Any], place: str | os.PathLike[str] = "") -> Encoder:
         """The encoder of an artefact of vectors (see `memory`); `place`: where it was moved."""
-        options, inference = EncoderOptions(**known["options"]), Inference(**known["inference"])
-        return cls.load(place or known["path"], options, inference, known["prompts"])
+        with sound(f"what is stored of the encoder {known['path']}"):
+            options, inference = EncoderOptions(**known["options"]), Inference(**known["inference"])
+            prompts = known["prompts"]
+        return cls.load(place or known["path"], options, inference, prompts)
 
     @classmethod
     def of(
@@ -177,7 +179,9 @@ class Encoder:
             return self.apply(*padded(rows, batch, self.tokenizer.pad_id), side, window=size)
 
         def take(batch: Batch, result: jax.Array) -> None:
-            for row, vectors in zip(batch.rows.tolist(), np.asarray(result), strict=False):
+            found = np.asarray(result)[: len(batch.rows)]
+            check_finite(found)
+            for row, vectors in zip(batch.rows.tolist(), found, strict=True):
                 whole[row] = vectors[0]
                 parts[row] = vectors[1 : 1 + counts[row]].astype(np.float16)
             if advance is not None:

@@ -116,7 +116,8 @@ class Runner:
         """`out`, filled with the result of `start` for each text: a row or a number each."""
 
         def take(batch: Batch, result: jax.Array) -> None:
-            out[batch.rows] = np.asarray(result)[: len(batch.rows)]
+            out[batch.rows] = found = np.asarray(result)[: len(batch.rows)]
+            check_finite(found)
             if advance is not None:
                 advance(len(batch.rows))
 
@@ -127,6 +128,15 @@ class Runner:
 def dtype_of(precision: str) -> str:
     """The type that matrix products are computed in (`Runtime.dtype`)."""
     return hardware.precision_on(jax.default_backend(), Inference(precision).precision)
+
+
+def check_finite(numbers: np.ndarray) -> None:
+    """Raises UserError for what a model gives where its numbers overflow."""
+    if not np.isfinite(numbers).all():
+        raise UserError(
+            "the model gives numbers that are not finite for some texts; give --precision float32, "
+            "or a model that was trained without overflow"
+        )
 
 
 def prefetched(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:

@@ -7,11 +7,11 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qac_jax import artifacts, progress
 from qac_jax.errors import UserError, plain
+from qac_jax.formats.files import whole_text
 
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def change(options: argparse.Namespace) -> int:
 
 def _names(words: Sequence[str]) -> list[str]:
     """The ids, and those of files (@FILE)."""
-    given = (Path(w[1:]).read_text("utf-8").split("\n") if w[0] == "@" else [w] for w in words if w)
+    given = (whole_text(w[1:]).splitlines() if w[0] == "@" else [w] for w in words if w)
     return [name for names in given for name in names if name]
 
 
@@ -153,6 +153,10 @@ def answer(options: argparse.Namespace) -> int:
         print(plain(json.dumps(records, ensure_ascii=False)))
     else:
         print(plain(search.shown(question, hits)))
-    for place in () if isinstance(index, convert.LiveSearch) else index.texts.missing:
+    if isinstance(index, convert.LiveSearch):
+        for sentence in () if hits else index.live.snapshot.unknown_fields(index.where):
+            progress.say(f"search: {sentence}")
+        return 0
+    for place in index.texts.missing:
         progress.say(f"search: the texts are not at {place} any more, so only ids are shown")
     return 0

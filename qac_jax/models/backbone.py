@@ -75,7 +75,8 @@ def named(names: Mapping[str, str], **prefixes: str) -> Table:
 _SIZES = (
     "vocab_size hidden_size num_layers num_heads intermediate_size max_positions d_model d_kv d_ff"
 ).split()
-_LARGEST = 1 << 28  # that any of them can be
+_LARGEST = 1 << 28  # that any number can be
+_DEEPEST = 1 << 12
 
 
 class Architecture(abc.ABC):
@@ -161,7 +162,9 @@ class Architecture(abc.ABC):
         for ours, value in taken.items():
             name = keys[ours]
             fields.check_value(value, hints.get(ours, Any), f"config.json: {name}")
-            if ours in _SIZES and not 0 < value <= _LARGEST:
+            most = _DEEPEST if "layers" in ours else _LARGEST
+            least = 1 if ours in _SIZES else -_LARGEST
+            if isinstance(value, int) and not least <= value <= most:
                 raise UserError(f"config.json: {name} = {value} is not a size of a model")
         return taken
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError, nearest
 from qac_jax.fields import Checked, option
 from qac_jax.retrieval.corpus import Searchable
@@ -23,7 +23,8 @@ from qac_jax.retrieval.corpus import Searchable
 KIND = "bm25"
 DESCRIPTION = "bm25.json"
 VOCABULARY = "vocabulary.txt"
-ARRAYS = ("data", "indices", "indptr")  # bm25s's sparse matrix, one column for each word
+# bm25s's sparse matrix, one column for each word.
+ARRAYS = {"data": ("float32",), "indices": ("int32", "int64"), "indptr": ("int32", "int64")}
 
 # From this number of rows on, a query takes long enough for threads to be worth it.
 _MANY_ROWS = 20_000
@@ -129,7 +130,7 @@ class Bm25(Searchable):
 
     def __init__(self, artifact: Artifact):
         super().__init__(artifact)
-        self.description: dict[str, Any] = json.loads(artifact.file(DESCRIPTION).read_text())
+        self.description = artifact.json(DESCRIPTION)
         self.analyzer = Analyzer(self.description["stemmer"], self.description["stop_words"])
 
     @functools.cached_property
@@ -141,9 +142,8 @@ class Bm25(Searchable):
     def scores(self) -> Any:
         scores = _library().BM25(method=self.description["variant"])
         scores.scores = {"num_docs": len(self)}
-        for name in ARRAYS:
-            mapped = np.load(os.fspath(self.artifact.file(f"{name}.npy")), mmap_mode="r")
-            scores.scores[name] = np.asarray(mapped)  # slicing numpy's memmap class is slow
+        for name, types in ARRAYS.items():
+            scores.scores[name] = arrays.read(self.artifact.file(f"{name}.npy"), *types)
         scores.vocab_dict = self.numbers
         scores.nonoccurrence_array = None
         return scores

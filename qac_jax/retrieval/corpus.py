@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 
 from qac_jax import artifacts, progress
-from qac_jax.artifacts import Artifact, Writer, stores
+from qac_jax.artifacts import Artifact, Writer, arrays, stores
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
@@ -183,9 +183,8 @@ class Ids(Sequence[str]):
 
     def __init__(self, artifact: Artifact):
         path = os.fspath(artifact.file(IDS))
-        self._offsets = np.load(os.fspath(artifact.file(IDS_OFFSETS)), mmap_mode="r")
-        if int(self._offsets[-1]) != os.path.getsize(path):
-            raise UserError(f"{path} does not fit {IDS_OFFSETS}; make the artefact again")
+        offsets, size = artifact.file(IDS_OFFSETS), os.path.getsize(path)
+        self._offsets = arrays.read_offsets(offsets, size, artifact.count)
         self._text: bytes | mmap.mmap = b""
         if len(self):
             with open(path, "rb") as file:
@@ -198,7 +197,10 @@ class Ids(Sequence[str]):
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         begin, end = self._offsets[row : row + 2].tolist()
-        return self._text[begin : end - 1].decode()
+        try:
+            return self._text[begin : end - 1].decode()
+        except UnicodeDecodeError as error:
+            raise UserError(f"the id of row {row} is not UTF-8; make the artefact again") from error
 
     def many(self, rows: np.ndarray) -> list[str]:
         """The ids of rows; rows below 0 (fewer hits than k) are left out."""

@@ -7,15 +7,14 @@ and `hybrid.json` with the settings of the fusion.
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from qac_jax import artifacts
-from qac_jax.artifacts import Artifact
-from qac_jax.errors import UserError
+from qac_jax import artifacts, fields
+from qac_jax.artifacts import Artifact, arrays
+from qac_jax.errors import UserError, sound
 from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval import bm25, fusion, index
 from qac_jax.retrieval.bm25 import Bm25
@@ -137,14 +136,21 @@ class Hybrid(Searchable):
     def __init__(self, artifact: Artifact, *, encoder: str = ""):
         super().__init__(artifact)
         self._encoder = encoder
-        self.settings = Fusion(**json.loads(artifact.file(DESCRIPTION).read_text()))
+        with sound(artifact.path / DESCRIPTION):
+            self.settings = Fusion(**artifact.json(DESCRIPTION))
+            fields.check(self.settings)
         self.parts = Parts(
             Index.load(artifact.path / DENSE),
             Bm25(artifacts.load(artifact.path / BM25, bm25.KIND)),
             self.settings,
             artifact.info["cosine"],
-            np.load(artifact.file(ROWS)) if ROWS in artifact.files else np.arange(0),
+            arrays.read(artifact.file(ROWS), "int64") if ROWS in artifact.files else np.arange(0),
         )
+        order = self.parts.order
+        whole = np.array_equal(np.sort(order), np.arange(len(order)))
+        lengths = {len(self.parts.dense), len(self.parts.bm25), len(order) or len(self)}
+        if lengths != {len(self)} or not whole:
+            raise UserError(f"{artifact.path} joins indexes of different passages; make it again")
 
     @functools.cached_property
     def encoder(self) -> Encoder:

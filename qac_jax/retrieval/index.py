@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ class Index(Searchable):
 
     def __init__(self, artifact: Artifact, *, encoder: str = ""):
         super().__init__(artifact)
-        self.description: dict[str, Any] = json.loads(artifact.file(DESCRIPTION).read_text())
+        self.description = artifact.json(DESCRIPTION)
         self._encoder = encoder
 
     @classmethod
@@ -69,7 +68,10 @@ class Index(Searchable):
     def vectors(self) -> Vectors:
         parts = self.description["parts"]
         files = [name for part in parts for name in shard_names(self.artifact, f"{part}/")]
-        return Vectors([os.fspath(self.artifact.path / name) for name in files])
+        vectors = Vectors([os.fspath(self.artifact.path / name) for name in files])
+        if len(vectors) != len(self):
+            raise UserError(f"{self.artifact.path} has other vectors than ids; make it again")
+        return vectors
 
     @functools.cached_property
     def windows(self) -> Windows | None:

@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qac_jax.artifacts import Artifact
+from qac_jax.artifacts import Artifact, arrays
 from qac_jax.errors import UserError
 
 
 KIND = "vectors"
 DTYPES = ("float32", "float16")
+_ROWS = 1 << 16  # that are read together
 
 _SHARD = re.compile(r"vectors-(\d{5})-of-(\d{5})\.npy")
 
@@ -54,11 +55,10 @@ class Vectors:
         self.shards: list[Shard] = []
         kinds, start = set(), 0
         for path in paths:
-            mapped = np.load(path, mmap_mode="r")
-            if mapped.ndim != 2 or not mapped.flags.c_contiguous:
-                raise UserError(f"{path} does not contain vectors; run qac embed again")
+            mapped = arrays.read(path, *DTYPES, axes=2)
             kinds.add((mapped.shape[1], mapped.dtype))
-            self.shards.append(Shard(path, mapped.offset, start, start + len(mapped)))
+            offset = os.path.getsize(path) - mapped.nbytes
+            self.shards.append(Shard(path, offset, start, start + len(mapped)))
             start += len(mapped)
         if len(kinds) > 1:
             shown = " and ".join(sorted(f"{d} x {t}" for d, t in kinds))
@@ -82,8 +82,7 @@ class Vectors:
                 part = rows[first - start : last - start]
                 with open(shard.path, "rb") as file:
                     file.seek(shard.offset + (first - shard.start) * rows.strides[0])
-                    if file.readinto(memoryview(part).cast("B")) != part.nbytes:
-                        raise UserError(f"{shard.path} is too short; run qac embed again")
+                    file.readinto(memoryview(part).cast("B"))
         return rows
 
     def take(self, rows: np.ndarray) -> np.ndarray:
@@ -91,9 +90,18 @@ class Vectors:
         for shard in self.shards:
             inside = (rows >= shard.start) & (rows < shard.stop)
             if inside.any():
-                mapped = np.load(shard.path, mmap_mode="r")
+                mapped = arrays.read(shard.path, *DTYPES, axes=2)
                 taken[inside] = mapped[rows[inside] - shard.start]
         return taken
+
+    def check_finite(self) -> None:
+        """Raises UserError where a number is NaN or infinite: it would be nobody's neighbour."""
+        for start, rows in self.blocks(_ROWS):
+            if not np.isfinite(rows).all():
+                row = start + int(np.flatnonzero(~np.isfinite(rows).all(1))[0])
+                raise UserError(
+                    f"vector {row} is not finite (NaN or infinity); embed the texts again"
+                )
 
     def blocks(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
         """(number of the first row, rows) of each block in turn."""
@@ -116,7 +124,7 @@ class Windows:
 
     def __init__(self, files: Sequence[Sequence[str]]):
         self._vectors = Vectors([vectors for vectors, _ in files])
-        counts = np.concatenate([np.load(counts) for _, counts in files])
+        counts = np.concatenate([arrays.read(counts, "int32") for _, counts in files])
         self._starts = np.concatenate([[0], np.cumsum(counts)])
 
     def best(self, queries: np.ndarray, rows: Sequence[np.ndarray]) -> list[np.ndarray]:

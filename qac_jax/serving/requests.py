@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -10,7 +10,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    FailFast,
     Field,
     StringConstraints,
 )
@@ -20,36 +19,21 @@ from qac_jax.live import filters
 
 
 _CONDITIONS, _VALUES = 32, 1000
-# Characters that fill a batch as a question does, and all of the texts of a request.
-_QUESTION, _CHARACTERS = 512, 500_000
-# A search of more characters or hits is answered beside the others, which do not wait for it.
-_LONG, _DEEP = 512, 100
 
 
 def _filter(where: dict[str, Any] | None) -> dict[str, Any] | None:
     """Raises ValueError for what is not a filter, or too large a one."""
     try:
-        conditions = filters.parsed(where) if len(where or ()) <= _CONDITIONS else ()
-    except UserError as error:
+        # SQLite takes neither NaN nor halves of characters.
+        json.dumps(where, ensure_ascii=False, allow_nan=False).encode()
+        conditions = filters.parsed(where)
+    except (UserError, OverflowError) as error:
         raise ValueError(str(error)) from error
-    if len(where or conditions) > _CONDITIONS or sum(len(c.queries) for c in conditions) > _VALUES:
+    if len(conditions) > _CONDITIONS or sum(len(c.queries) for c in conditions) > _VALUES:
         raise ValueError(f"has too many conditions; at most {_CONDITIONS} with {_VALUES} values")
     return where
 
 
-def _bounded(texts: list[str]) -> list[str]:
-    if (count := sum(map(len, texts))) > _CHARACTERS:
-        raise ValueError(f"has {count:,} characters; at most {_CHARACTERS:,} in a request")
-    return texts
-
-
-def size(texts: Sequence[str]) -> int:
-    """How much of a batch these fill, where a question is 1."""
-    return sum(1 + len(text) // _QUESTION for text in texts) or 1
-
-
-# One error is enough, of thousands that wrong items make.
-_FEW = (Field(min_length=1, max_length=256), FailFast())
 # Limited in length, and not blank.
 Query = Annotated[str, StringConstraints(max_length=8_000, pattern=r"\S")]
 Text = Annotated[str, StringConstraints(max_length=100_000, pattern=r"\S")]
@@ -64,20 +48,8 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Question(_Strict):
+class SearchRequest(_Strict):
     query: Query
-
-    @property
-    def input(self) -> list[str]:
-        """The texts that are encoded."""
-        return [self.query]
-
-    @property
-    def input_type(self) -> str:
-        return "query"
-
-
-class SearchRequest(_Question):
     k: int = Field(10, ge=1, le=1000)
     offset: int = Field(0, ge=0, le=1000)
     where: Where = None
@@ -88,18 +60,18 @@ class SearchRequest(_Question):
 
     @property
     def input(self) -> list[str]:
+        """The texts that are encoded."""
         return [] if self.hybrid == 1 else [self.query]
 
     @property
-    def hurries(self) -> bool:
-        """Whether it takes no longer than most do."""
-        short = len(self.query) <= _LONG and self.offset + self.k <= _DEEP
-        return short and not self.rerank
+    def input_type(self) -> str:
+        return "query"
 
 
-class ExplainRequest(_Question):
+class ExplainRequest(_Strict):
     """Why does this query find the passage of this id?"""
 
+    query: Query
     id: Query
 
 
@@ -108,33 +80,22 @@ class EmbeddingsRequest(BaseModel):
 
     input: Annotated[
         list[Text],
-        *_FEW,
+        Field(min_length=1, max_length=256),
         BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
-        AfterValidator(_bounded),
     ]
     input_type: Literal["query", "passage"] = "passage"
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
 
-    def pieces(self, most: int) -> Iterator[EmbeddingsRequest]:
-        """Requests of some of the texts each, none of which fills more than a batch."""
-        texts: list[str] = []
-        for text in self.input:
-            if texts and size([*texts, text]) > most:
-                yield self.model_copy(update={"input": texts})
-                texts = []
-            texts.append(text)
-        yield self.model_copy(update={"input": texts})
-
 
 class AddRequest(_Strict):
     """Passages: texts, or objects with "text" and perhaps "_id", "title" and metadata."""
 
-    passages: Annotated[list[Text | dict[str, Any]], *_FEW]
+    passages: list[Text | dict[str, Any]] = Field(min_length=1, max_length=256)
     replace: bool = False
 
 
 class DeleteRequest(_Strict):
     """Ids of passages."""
 
-    ids: Annotated[list[Query], *_FEW]
+    ids: list[Query] = Field(min_length=1, max_length=256)

@@ -146,10 +146,15 @@ class Embed(Stage):
                 encoded = encoder.encode_tokens(tokens, side, advance=bar.advance)
             lengths = vectors.shard_name(number, len(pieces), "lengths")
             beside[lengths] = np.array([len(row) for row in tokens], np.int32)
+            with np.errstate(over="ignore"):
+                stored = encoded.astype(self.dtype)
+            for name, array in {**beside, "vectors": stored}.items():
+                if not np.isfinite(array).all():
+                    raise UserError(f"{name} exceed float16; give --dtype float32 and no --window")
             for name, array in beside.items():
                 out.write_array(name, array)
             # The vectors come last, so that a shard with vectors is complete.
             with out.part(shard.name).open("wb") as file:
-                arrays.write(file, encoded.astype(self.dtype))
+                arrays.write(file, stored)
 
         sharded(out, shards, encode, "embed", "texts", ahead=tokenized)

@@ -91,6 +91,7 @@ class Index(Stage):
         if added.info["side"] != "passage":
             raise UserError(f"{added.path} holds vectors of queries; give vectors of passages")
         vectors = Vectors.of(added)
+        vectors.check_finite()
         method = self._method(len(vectors))
         rows = [(0, len(vectors))]
         if method == index.EXACT:

@@ -25,16 +25,17 @@ def show(path: str, items: int, verify: bool, task: str) -> int:
         verify_live(artifact)
         verified = "  (texts, vectors, words and metadata verified)"
     size = sum(entry["size"] for entry in artifact.files.values())
-    print(f"{artifact.path}: {artifact.kind} (schema {artifact.schema})")
+    print(f"{artifact.path}: {_short(artifact.kind)} (schema {artifact.schema})")
     print(f"  count     {artifact.count:,}")
-    print(f"  identity  {artifact.identity}{verified}")
-    print(f"  made by   qac {artifact.stage}, version {artifact.record['code']}")
+    print(f"  identity  {_short(artifact.identity)}{verified}")
+    made = _short(f"{artifact.stage}, version {artifact.record.get('code', '?')}")
+    print(f"  made by   qac {made}")
     print(f"  files     {len(artifact.files)}, {progress.human(size, 'B')}")
     for name, identity in artifact.inputs.items():
-        print(f"  from      {name}: {identity}")
+        print(f"  from      {_short(f'{name}: {identity}')}")
     for name, value in artifact.info.items():
         if name != "gin":
-            print(f"  {name:<9} {_short(value)}")
+            print(f"  {_short(name):<9} {_short(value)}")
     first: Iterable[dict[str, Any]] = ()
     if artifact.kind == "examples":
         from qac_jax.data.loader import preview
@@ -44,7 +45,7 @@ def show(path: str, items: int, verify: bool, task: str) -> int:
         first = itertools.islice(Records(artifact), items)
     for item in first:
         for number, (name, value) in enumerate(item.items()):
-            print(f"  {' ' if number else '-'} {name}: {_short(value)}")
+            print(f"  {' ' if number else '-'} {_short(name)}: {_short(value)}")
     return 0
 
 

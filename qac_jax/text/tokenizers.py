@@ -43,8 +43,9 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the largest id, added tokens included: the rows an embedding needs."""
         ids = self.backend.get_vocab(with_added_tokens=True).values()
-        if not ids:
-            raise UserError(f"tokenizer {self.name} has no pieces; copy its folder again")
+        if not ids or max(ids) >= _MOST_PIECES:
+            found = f"pieces numbered up to {max(ids):,}" if ids else "no pieces"
+            raise UserError(f"tokenizer {self.name} has {found}; copy its folder again")
         return 1 + max(ids)
 
     @functools.cached_property
@@ -221,11 +222,19 @@ _SPELLINGS = {
 }
 _OTHERS = ("merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 _SETTINGS = "sentence_bert_config.json"
+# Pieces that a tokenizer may have, and how much longer its normaliser may make a text.
+_MOST_PIECES, _GROWTH = 1 << 24, 64
+# A repeated group, a reference or a call in a pattern, with which matching may take exponential
+# time; what is behind a backslash or in brackets is neither.
+_REPEATED = re.compile(r"[)*+}][*{]|\)\+|\\[1-9gk]|[\[\]]")
+_LITERAL = re.compile(r"\\[pP]\{[^}]*\}|\\[^1-9gk]")
+_CLASS = re.compile(r"\[[^\[\]]*\]")
 
 
 def _backend(folder: Path) -> Any:
     """The tokenizer of a folder: from tokenizer.json, or from what older folders have."""
     backend = _read_backend(folder)
+    _refuse_costly(folder, backend)
     if lowercases(folder):
         from tokenizers import normalizers
 
@@ -235,6 +244,32 @@ def _backend(folder: Path) -> Any:
             inner = [backend.normalizer] if own else []
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *inner])
     return backend
+
+
+def _refuse_costly(folder: Path, backend: Any) -> None:
+    """Raises UserError for a tokenizer whose time or memory does not grow with the text alone."""
+    steps = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
+    parts, growth = [json.loads(step.__getstate__()) for step in steps if step is not None], 1
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list | dict):
+            parts += part if isinstance(part, list) else part.values()
+        if isinstance(part, dict) and _repeats(str(part.get("Regex", ""))):
+            raise UserError(
+                f"{folder}: the tokenizer's pattern {part['Regex'][:80]!r} repeats a group, which "
+                "may take for ever; take another tokenizer"
+            )
+        if isinstance(part, dict) and part.get("type") == "Replace":
+            growth *= max(1, len(part["content"]))
+    if growth > _GROWTH:
+        raise UserError(f"{folder}: the tokenizer makes texts many times longer; take another one")
+
+
+def _repeats(pattern: str) -> bool:
+    plain, left = _LITERAL.sub("x", pattern), None
+    while plain != left:  # classes may be nested
+        plain, left = _CLASS.sub("x", plain), plain
+    return bool(_REPEATED.search(plain))
 
 
 def lowercases(folder: Path) -> bool:

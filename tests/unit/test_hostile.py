@@ -1,0 +1,311 @@
+"""Files of strangers whose bytes are whole and whose content is nonsense, odd files and odd
+surroundings: each ends in one sentence, at once."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy_live
+import toy_retrieval as toy
+from toy_kills import resealed
+
+from qac_jax import Retriever, artifacts, cli
+from qac_jax.errors import DataError, UserError
+from qac_jax.formats.records import Records, write_records
+from qac_jax.hub import huggingface, parameters, weights
+from qac_jax.inference.encoder import Encoder
+from qac_jax.live.index import LiveIndex
+from qac_jax.retrieval.vectors import Vectors
+from qac_jax.text import tokenizers
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.save_encoder(tmp_path_factory.mktemp("model") / "encoder")
+
+
+@pytest.fixture
+def copy(model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model, tmp_path / "copy"))
+
+
+def changed(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What `qac` says when it refuses; one line."""
+    assert cli.main([*map(str, words)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("qac: ") == 1 and "Traceback" not in said
+    return said
+
+
+# Numbers that are not finite are no result.
+
+
+def spoil(folder: Path, value: float) -> None:
+    file = folder / weights.SAFETENSORS
+    tensors = {name: tensor.copy() for name, tensor in weights.read_file(file).items()}
+    tensors[min(tensors)].flat[0] = value
+    weights.write_file(file, tensors)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_with_weights_that_are_not_finite_is_refused(value, copy, tmp_path, capsys):
+    spoil(copy, value)
+    (tmp_path / "c.jsonl").write_text('{"_id": "a", "text": "bees"}\n')
+    words = ["embed", "--encoder", copy, "--passages", tmp_path / "c.jsonl"]
+    assert "not finite" in refused(capsys, *words, "--out", tmp_path / "out")
+    with pytest.raises(UserError, match="not finite"):
+        Retriever.load(copy)
+
+
+def test_parameters_that_are_not_finite_are_not_written(tmp_path):
+    with pytest.raises(UserError, match="kernel of .*out holds numbers that are not finite"):
+        parameters.save(tmp_path / "out", {"dense": {"kernel": np.array([1, np.nan], np.float32)}})
+    assert not (tmp_path / "out").exists()
+
+
+def test_vectors_that_are_not_finite_are_refused(model, tmp_path, capsys, monkeypatch):
+    encoder = Encoder.load(model)
+    monkeypatch.setattr(
+        Encoder, "apply", lambda self, ids, *_: np.full((len(ids), self.width), np.inf)
+    )
+    for side in ("query", "passage"):
+        with pytest.raises(UserError, match="the model gives numbers that are not finite"):
+            encoder.encode(["bees"], side)
+    array = np.ones((5, 4), np.float32)
+    array[3, 2] = np.nan
+    folder = toy.write_vectors(tmp_path / "vectors", array)
+    said = refused(capsys, "index", "--vectors", folder, "--out", tmp_path / "index")
+    assert "vector 3 is not finite" in said
+    live = toy_live.live(tmp_path / "live")
+    with pytest.raises(UserError, match="all finite"):
+        live.add(["bees"], np.full((1, toy_live.WIDTH), np.nan, np.float32))
+    assert len(LiveIndex(tmp_path / "live", encoder=toy_live.stub())) == 0
+
+
+# Records and files that fit their hashes, and nothing else.
+
+
+@pytest.fixture
+def passages(tmp_path: Path) -> Path:
+    with artifacts.create(tmp_path / "passages", kind="passages") as writer:
+        write_records(writer, ({"_id": str(n), "text": "bees"} for n in range(3)))
+    return tmp_path / "passages"
+
+
+RECORDS: dict[str, Any] = {
+    "a huge count": {"count": 10**18},
+    "a negative count": {"count": -1},
+    "a count of truth": {"count": True},
+    "contents of numbers": {"contents": {"a": 3}},
+    "inputs of numbers": {"inputs": {"a": 3}},
+    "a float for a size": {"files": {"offsets.npy": {"size": 1.5, "sha256": ""}}},
+    "a negative size": {"files": {"offsets.npy": {"size": -1, "sha256": ""}}},
+    "a truth for a size": {"files": {"offsets.npy": {"size": True, "sha256": ""}}},
+    "a schema of text": {"schema": "1"},
+    "a list for info": {"info": []},
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_a_record_of_nonsense_is_refused(case: str, passages: Path) -> None:
+    resealed(passages, **RECORDS[case])
+    with pytest.raises(UserError, match="cannot be read|does not fit what it counts"):
+        Records(artifacts.load(passages))
+
+
+@pytest.mark.parametrize("name", ["texts", "encoder", "side", "dimension"])
+def test_what_a_record_says_of_its_kind_has_types(name: str, tmp_path: Path) -> None:
+    folder = toy.write_vectors(tmp_path / "vectors", np.ones((5, 4), np.float32))
+    info = artifacts.load(folder).info
+    for value in (1.5, [], {"path": 3}):
+        resealed(folder, info={**info, name: value})
+        with pytest.raises(UserError, match=f"{name} = "):
+            artifacts.load(folder)
+
+
+OFFSETS: dict[str, np.ndarray] = {
+    "floats": np.array([0, 28, 56, 84], np.float64),
+    "unordered": np.array([0, 56, 28, 84], np.uint64),
+    "another start": np.array([1, 28, 56, 84], np.uint64),
+    "too many": np.array([0, 28, 56, 84, 84], np.uint64),
+    "negative": np.array([0, -28, 56, 84], np.int64),
+    "a table": np.array([[0, 28, 56, 84]], np.uint64),
+    "objects": np.array([{}], object),
+    "none": np.zeros(0, np.uint64),
+}
+
+
+@pytest.mark.parametrize("case", OFFSETS)
+def test_offsets_of_nonsense_are_refused(case: str, passages: Path) -> None:
+    np.save(passages / "offsets.npy", OFFSETS[case], allow_pickle=True)
+    resealed(passages)
+    with pytest.raises(UserError, match="offsets.npy"):
+        Records(artifacts.load(passages))
+
+
+@pytest.mark.parametrize("text", ['{"_id": 3', '{"_id": "0", "text": 3', "[" * 20, '{"text": "a"'])
+def test_the_first_record_of_a_file_has_types(text: str, passages: Path) -> None:
+    file = passages / "passages-00000-of-00001.jsonl"
+    first = file.read_bytes().index(b"\n")
+    line = text.ljust(first - 1) + ("}" if text[0] == "{" else "[")
+    file.write_bytes(line.encode() + file.read_bytes()[first:])
+    resealed(passages)
+    for read in (lambda records: records[0], list, lambda records: records[2]):
+        with pytest.raises(DataError, match="make it again"):
+            read(Records(artifacts.load(passages)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", ">f4"])
+def test_vectors_of_another_type_are_refused(dtype: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.ones((2, 3), dtype))
+    with pytest.raises(UserError, match="expected float32 or float16"):
+        Vectors([str(tmp_path / "v.npy")])
+
+
+# Model folders.
+
+CONFIGS: dict[str, Any] = {
+    "no width": {"hidden_size": 0},
+    "a million layers": {"num_hidden_layers": 10**6},
+    "a huge number": {"pad_token_id": 10**400},
+    "a huge number for a rate": {"layer_norm_eps": 10**400},
+    "types without end": {"type_vocab_size": 10**12},
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_configuration_of_nonsense_is_refused(case: str, copy: Path) -> None:
+    changed(copy / "config.json", **CONFIGS[case])
+    with pytest.raises(UserError, match="config.json"):
+        huggingface.load(copy)
+
+
+def test_float8_is_refused(copy: Path) -> None:
+    header = b'{"w":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}'
+    raw = len(header).to_bytes(8, "little") + header + bytes(2)
+    (copy / weights.SAFETENSORS).write_bytes(raw)
+    with pytest.raises(UserError, match="a type that is not read .*float8.*; save the model in"):
+        huggingface.load(copy)
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+TOKENIZERS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "exponential": (
+        "repeats a group",
+        lambda spec: spec.update(
+            pre_tokenizer={
+                "type": "Split",
+                "pattern": {"Regex": "(a+)+$"},
+                "behavior": "Isolated",
+                "invert": False,
+            }
+        ),
+    ),
+    "growing": (
+        "texts many times longer",
+        lambda spec: spec.update(normalizer={"type": "Sequence", "normalizers": [REPLACE] * 40}),
+    ),
+    "huge ids": (
+        "numbered up to 4,000,000,000",
+        lambda spec: spec["model"]["vocab"].update(zzz=4 * 10**9),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOKENIZERS)
+def test_a_costly_tokenizer_is_refused(case: str, tmp_path: Path) -> None:
+    message, change = TOKENIZERS[case]
+    tokenizers.load().save(tmp_path)
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    change(spec)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(UserError, match=message):
+        assert tokenizers.load(str(tmp_path)).vocab_size
+
+
+KNOWN = (
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
+    r" ?[^(\s|[.,!?…。，、।۔،])]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{M}]*[\p{Ll}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}",
+)
+
+
+def test_patterns_of_known_tokenizers_are_taken_and_costly_ones_are_not() -> None:
+    assert not any(map(tokenizers._repeats, KNOWN))
+    costly = ("(a+)+$", "(?:a|a)*$", "[x](a+){2,}", r"(a)\1", r"[\]](a+)+$", "a{9}{9}", "a+*")
+    assert all(map(tokenizers._repeats, costly))
+
+
+# Odd files and odd surroundings.
+
+
+@pytest.mark.parametrize(
+    ("pipe", "words"),
+    [
+        ("a/artifact.json", "search --index a bees"),
+        ("a/artifact.json", "inspect a"),
+        ("a/.unfinished.json", "bm25 --passages passages --out a"),
+        ("a/.journal.jsonl", "bm25 --passages passages --out a"),
+        ("a/.lock", "bm25 --passages passages --out a"),
+        ("a/config.json", "embed --encoder a --passages passages --out o"),
+        ("a/tokenizer.json", "embed --encoder a --passages passages --out o"),
+        ("a", "index live --delete @a"),
+        ("a", "bm25 --passages a --out o"),
+    ],
+)
+def test_a_pipe_is_not_waited_for(pipe, words, passages, monkeypatch, capsys):
+    monkeypatch.chdir(passages.parent)
+    Path(pipe).parent.mkdir(exist_ok=True)
+    os.mkfifo(pipe)
+    if pipe in ("a/.unfinished.json", "a/.journal.jsonl"):  # a run's own: it is replaced
+        assert cli.main(words.split()) == 0
+    else:
+        refused(capsys, *words.split())
+
+
+def test_a_gin_file_that_includes_itself_is_refused(tmp_path, capsys):
+    (tmp_path / "a.gin").write_text(f"include '{tmp_path}/a.gin'\n")
+    assert "includes itself" in refused(capsys, "plan", tmp_path / "a.gin")
+
+
+def test_a_command_line_that_is_not_utf8_is_refused(capsys):
+    assert "not UTF-8 (byte 0xff)" in refused(capsys, "search", "--index", "a", "how \udcff is")
+
+
+def test_a_working_folder_that_was_removed_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "the working folder was removed" in refused(capsys, "recipes")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_reader_that_has_gone_is_no_fault():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "qac_jax", "recipes"], stdout=write, stderr=subprocess.PIPE
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_names_of_a_stranger_do_not_steer_the_terminal(passages, capsys):
+    odd = "prepare\nall is well\x1b[31m"
+    resealed(passages, stage=odd, inputs={odd: odd}, info={odd: odd})
+    assert cli.main(["inspect", str(passages)]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\nall is well" not in shown
