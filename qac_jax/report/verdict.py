@@ -174,8 +174,9 @@ def verdict(
         )
     if systems.index:
         sentences.append(
-            f'Ask ten questions of your own: qac search --index {shlex.quote(systems.index)} "…"; '
-            "qac run own_corpus --questions FILE measures and chooses by them."
+            f'Ask ten questions of your own: qac search --index {shlex.quote(systems.index)} "…"'
+            + "; qac run own_corpus --questions FILE measures and chooses by them."
+            * questions["generated"]
         )
     return sentences
 

@@ -150,7 +150,7 @@ class Conclude(Stage):
 
     VERB = "conclude"
     KIND = "summary"
-    VERSION = 3
+    VERSION = 4
     EXAMPLE = (
         "qac step conclude --metrics metrics --choice choice --validation validation "
         "--questions questions --alone run_start,run_1 --out summary"
