@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import shutil
 import sys
@@ -32,7 +31,7 @@ from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface, names
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker
-from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions, RerankerOptions
+from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.live import convert, filters, store
 from qac_jax.live.index import LiveIndex, Passage, check_several, record_of, records_of
@@ -152,10 +151,20 @@ class Retriever:
         """Indexes passages for `search`; returns the retriever itself.
 
         passages: texts, records with "text" and, where there are any, "_id" and "title" (without
-        an id: their number), or the path of a corpus or of an artefact of passages. method: as
-        of `qac index`.
+        an id: their number), or an artefact of passages (method: as of `qac index`); or a folder
+        or file of documents, cut and searched with BM25 beside the encoder as of `qac index --add`.
         """
+        place = passages if isinstance(passages, str | os.PathLike) else None
+        if place is not None and not os.path.exists(place):
+            raise UserError(
+                f"there is no file or folder {place}; give its path, or a list of texts"
+            )
         with self._temporary() as root:
+            if place is not None and artifacts.peek(place) is None:
+                made = self._empty(root)
+                convert.add_documents(made, os.fspath(place), convert.Changes())
+                self._index = made
+                return self
             text_files.store(root / _TEXTS, _records(passages))
             self._write_model(root / _MODEL)
             vectors = embed.Embed(encoder=str(root / _MODEL), passages=str(root / _TEXTS))
@@ -210,9 +219,8 @@ class Retriever:
         else:
             answers = self._index.ask(questions, first)
         if rerank:
-            model = _reranker(rerank) if isinstance(rerank, str) else rerank
             pairs = zip(questions, answers, strict=True)
-            answers = [search.reranked_hits(text, hits, model)[:k] for text, hits in pairs]
+            answers = [search.reranked_hits(text, hits, rerank)[:k] for text, hits in pairs]
         return answers[0] if isinstance(question, str) else answers
 
     @_on_a_terminal()
@@ -233,18 +241,21 @@ class Retriever:
         """Deletes passages by their ids, which must be there."""
         return self._living().delete(ids)
 
+    def _empty(self, root: Path, weight: float | None = None) -> LiveIndex:
+        self._write_model(root / _MODEL)
+        place, model = root / _INDEX, root / _MODEL
+        return convert.create(place, place=model, encoder=self.encoder, weight=weight)
+
     def _living(self) -> LiveIndex:
         """The index as one that can change: a copy in a temporary folder, until it is saved."""
         if isinstance(self._index, LiveIndex):
             return self._index
         with self._temporary() as root:
-            place, encoder = root / _INDEX, self.encoder
             if self._index is None:
-                self._write_model(root / _MODEL)
-                made = convert.create(place, place=root / _MODEL, encoder=encoder, weight=0.0)
+                made = self._empty(root, weight=0.0)
             else:
                 source, moved = self._index.artifact, str(self._place)
-                made = convert.living(source, place, encoder=encoder, moved=moved)
+                made = convert.living(source, root / _INDEX, encoder=self.encoder, moved=moved)
             self._index = made
         return made
 
@@ -298,19 +309,10 @@ class Retriever:
             execute(stage, folder)
 
 
-@functools.lru_cache(maxsize=2)
-def _reranker(place: str) -> Reranker:
-    return Reranker.load(place, RerankerOptions(max_length=0))
-
-
 def _records(passages: Place | Iterable[Passage]) -> Iterator[dict[str, Any]]:
     if not isinstance(passages, str | os.PathLike):
         check_several(passages, "passages")
         for number, passage in enumerate(passages):
             yield {"_id": str(number), **record_of(passage, number)}
-    elif not os.path.exists(passages):
-        raise UserError(f"there is no file or folder {passages}; give its path, or a list of texts")
-    elif artifacts.peek(passages) is not None:
-        yield from Records(artifacts.load(passages, text_files.PASSAGES))
     else:
-        yield from text_files.read_passages(os.fspath(passages), further=True)
+        yield from Records(artifacts.load(passages, text_files.PASSAGES))

@@ -14,6 +14,7 @@ from qac_jax.inference.encoder import Encoder
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.store import LiveSettings
 from qac_jax.retrieval.corpus import passage_text
+from qac_jax.text import tokenizers
 
 
 WIDTH = 16
@@ -26,6 +27,7 @@ class StubEncoder:
     """
 
     width = WIDTH
+    tokenizer = tokenizers.load()
     module = SimpleNamespace(config=SimpleNamespace(pooling="mean"))
 
     def __init__(self) -> None:

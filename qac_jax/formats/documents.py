@@ -21,10 +21,6 @@ from qac_jax.formats.identities import IdSet, id_hash
 from qac_jax.formats.registry import DOCUMENTS, Recognise, never
 
 
-# What a stage's format is where nobody chose one.
-_DEFAULTS = ("jsonl", "auto")
-
-
 class Section(NamedTuple):
     heading: str
     text: str
@@ -119,7 +115,7 @@ def sharer(
 def source(format: str, path: str) -> tuple[str, str]:
     """The format and path of documents: a name such as hf:squad says its format itself."""
     named = DOCUMENTS.named(path)
-    if named and format not in (named[0], *_DEFAULTS):
+    if named and format not in (named[0], "auto"):
         raise UserError(f"{path} is a data set of {named[0]}, not of format {format}; leave it out")
     return named or (format, path)
 

@@ -6,6 +6,7 @@ Vectors are taken over where the artefact has them; else the texts are encoded.
 import dataclasses
 import itertools
 import json
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
+from qac_jax.formats import identities
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, ranked
 from qac_jax.hub import names
@@ -23,7 +25,7 @@ from qac_jax.inference import encoder as encoders
 from qac_jax.inference import reranker
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE
-from qac_jax.live.index import LiveIndex
+from qac_jax.live.index import LiveIndex, records_of
 from qac_jax.live.snapshot import TOGETHER
 from qac_jax.live.store import KIND, SCHEMA, LiveSettings, Record
 from qac_jax.retrieval import corpus, hybrid, index, search, vectors
@@ -91,28 +93,76 @@ def living(
     return made
 
 
-def add(
-    live: LiveIndex, source: Artifact | str, *, format: str = "auto", replace: bool = False
-) -> int:
-    """Adds an artefact's passages, or those of a corpus, in changes of 16,384; returns how many."""
+def add(live: LiveIndex, source: Artifact, *, replace: bool = False) -> int:
+    """Adds an artefact's passages in changes of 16,384; returns how many."""
     count = 0
-    total = source.count if isinstance(source, Artifact) else None
-    with progress.Bar("index", total=total, unit="passages") as bar:
-        for records, known in _read(live, source, format):
+    with progress.Bar("index", total=source.count, unit="passages") as bar:
+        for records, known in _read(live, source):
             live.add(records, known, replace=replace)
             count += len(records)
             bar.advance(len(records))
     return count
 
 
-def _read(
-    live: LiveIndex, source: Artifact | str, format: str
-) -> Iterator[tuple[list[Record], np.ndarray | None]]:
+@dataclasses.dataclass
+class Changes:
+    """Documents that are new, changed or unchanged, by their names; numbers of passages."""
+
+    documents: dict[str, str] = dataclasses.field(default_factory=dict)
+    added: int = 0
+    deleted: int = 0
+
+
+def add_documents(
+    live: LiveIndex, path: str, done: Changes, format: str = "auto", replace: bool = False
+) -> bool:
+    """Cuts documents as `qac prepare` does, adds passages that are new or differ, and deletes those
+    that their documents no longer have. Files of a folder are known by their paths and replaced,
+    documents of other formats by their ids, and replaced if asked. Returns whether it is a folder.
+    """
+    format, path = corpus.source(format, path)
+    field = "path" if format == corpus.FOLDER else "doc"
+    replace = replace or field == "path"
+    before, fresh, stale = {*done.documents}, list[Record](), list[str]()
+
+    def write() -> None:
+        with progress.Bar("index", total=len(fresh), unit="passages") as bar:
+            texts = [live.encoder.passage_text(record) for record in fresh]
+            vectors = live.encoder.encode(texts, "passage", advance=bar.advance) if texts else None
+        live.add(fresh, vectors, replace=replace)
+        live.delete(stale, missing_ok=True)
+        done.added, done.deleted = done.added + len(fresh), done.deleted + len(stale)
+        del fresh[:], stale[:]
+
+    read = corpus.read_passages(path, format, live.encoder.tokenizer)
+    snapshot = live.refresh()
+    for name, group in itertools.groupby(read, operator.itemgetter(field)):
+        if name in before and field == "path":
+            raise UserError(f"{name} is in two of the folders; add the one that holds both")
+        records = records_of(record for record in group if passage_text(record).strip())
+        stored = snapshot.having("id, record", field, name)
+        known = {id: json.loads(record) for id, record in stored}
+        differ = [record for record in records if known.get(record["_id"]) != record]
+        gone = known.keys() - {record["_id"] for record in records}
+        how = "new" if not known else "changed" if differ or gone else "unchanged"
+        if how == "changed" and not replace:
+            raise identities.repeated_id(name, f"is in {live.folder} already, with another text")
+        done.documents[name] = how
+        fresh += differ
+        stale += sorted(gone)
+        if len(fresh) >= TOGETHER:
+            write()
+    if not done.documents:
+        raise UserError(f"there are no texts in {path}; check the path and its format")
+    if fresh or stale:
+        write()
+    return field == "path" and os.path.isdir(path)
+
+
+def _read(live: LiveIndex, source: Artifact) -> Iterator[tuple[list[Record], np.ndarray | None]]:
     """Records and their vectors, where these are known."""
     known: Vectors | None = None
-    if isinstance(source, str):
-        records = corpus.read_passages(source, format, further=True)
-    elif source.kind == corpus.PASSAGES:
+    if source.kind == corpus.PASSAGES:
         records = iter(Records(source))
     elif source.kind in (*KINDS, KIND):
         _check_encoder(live, source)
@@ -176,8 +226,8 @@ def _check_encoder(live: LiveIndex, source: Artifact) -> None:
     known = {encoder.get("identity") for encoder in (live.settings.encoder, theirs)}
     if len(known - {None, ""}) > 1 or source.info.get("side") == "query":
         raise UserError(
-            f"{source.path} was made with another encoder than {live.folder}, or of queries; embed "
-            "its passages with the same one"
+            f"{source.path} was made with another encoder than {live.folder}, or of queries; make "
+            f"an index of its own of it: qac index NEW_FOLDER --add {source.path}"
         )
 
 
@@ -199,7 +249,8 @@ class LiveSearch:
         }
 
     def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
-        """The top k passages for each question, with their texts."""
+        """The top k passages for each question in the newest version, with their texts."""
+        self.live.refresh()
         return self.live.search(questions, k, where=self.where, hybrid=self.hybrid)
 
 

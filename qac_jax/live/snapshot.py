@@ -261,6 +261,14 @@ class Snapshot:
         found = dict(self.store.read(query))
         return [found[row] for row in rows]
 
+    def having(self, columns: str, field: str, *value: str) -> list[tuple[str, str]]:
+        """Columns of the passages that have a field, or whose field is a text."""
+        query = (
+            f"SELECT {columns} FROM fields JOIN passages USING (row) WHERE field = ? AND row < ? "
+            f"AND (deleted IS NULL OR deleted > ?) AND kind = 'text' {'AND value = ?' * len(value)}"
+        )
+        return self.store.read(query, field, self.rows, self.version, *value)
+
     def rows_of(self, names: Sequence[str]) -> np.ndarray:
         """int64: the row of each id, -1 where the index does not have it."""
         query = (

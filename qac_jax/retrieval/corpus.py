@@ -18,12 +18,14 @@ from qac_jax.artifacts import Artifact, Writer, arrays, stores
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.files import Line, expand, json_object, parsed, string
+from qac_jax.formats.files import Line, expand, json_object, parsed, plain_name, string
 from qac_jax.formats.files import find as find_file
 from qac_jax.formats.identities import IdSet, repeated_id
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.registry import DOCUMENTS, PAGES, sample
 from qac_jax.formats.runs import Ranking, Run, ranked
+from qac_jax.text.passages import Cutter, Cutting
+from qac_jax.text.tokenizers import Tokenizer
 
 
 PASSAGES = "passages"  # the kind of an artefact
@@ -34,9 +36,7 @@ BEIR, FOLDER = "beir", "folder"
 TOKENS = "tokens"  # beside the formats of documents: JSON lines of token ids
 # What is known of a document of a folder and belongs to its hits.
 _KEPT = ("path", "url", "row", "columns")
-# What a record has of its own, and what belongs to places in a document that is cut.
-_OWN = ("_id", "title", "text", "parts")
-_LINES = (".jsonl", ".ndjson", ".json", ".tsv")
+_LINES = (".jsonl", ".ndjson", ".tsv")
 
 
 def passage_text(record: Mapping[str, Any], titles: bool = True) -> str:
@@ -74,25 +74,26 @@ def store(folder: epath.PathLike, records: Iterator[dict[str, Any]]) -> None:
 
 
 def read_passages(
-    path: str, format: str = "auto", *, further: bool = False
+    path: str, format: str = "auto", cut_by: Tokenizer | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus; `further`: with the rest
-    that is said of their documents, such as a language and a year.
+    """Records {"_id", "title", "text"} (or {"_id", "tokens"}) of a corpus. With a tokenizer its
+    documents are cut, and records say the rest of them too, such as a language and a year.
     """
-    format, path = documents.source(format, path)
-    format = detect(path) if format == "auto" else format
+    format, path = source(format, path)
     if format == TOKENS:
         yield from read_tokens(path)
         return
-    bad = BadLines()
+    bad, cutter = BadLines(), Cutter(Cutting(), cut_by)
     for document in documents.read(format, path, bad=bad):
-        known = {k: v for k, v in document.meta.items() if further and k not in _OWN}
+        if cut_by is not None:
+            yield from cutter.records(document)
+            continue
         if not document.passages:
-            if "path" in document.meta:
-                known |= {key: document.meta[key] for key in _KEPT if key in document.meta}
+            of_folder = "path" in document.meta
+            known = {k: document.meta[k] for k in _KEPT if of_folder and k in document.meta}
             yield {"_id": document.id, "title": document.title, "text": document.text, **known}
         for passage in document.passages:
-            yield {"_id": passage.id, "title": passage.title, "text": passage.text, **known}
+            yield {"_id": passage.id, "title": passage.title, "text": passage.text}
     if summary := bad.summary():
         progress.say(f"{path}: {summary}")
     bad.say_choices(path)
@@ -113,23 +114,33 @@ def read_tokens(path: str) -> Iterator[dict[str, Any]]:
         yield from parsed(file, bad, parse)
 
 
-def detect(path: str) -> str:
-    """The format of a corpus, by its name and first line."""
-    start = sample(expand(path, (".jsonl", ".tsv"))[0], path)
-    if start.record and ("tokens" in start.record or isinstance(start.record.get("text"), list)):
-        return TOKENS
-    if name := DOCUMENTS.detect(start):
-        return name
-    raise UserError(f"{start.file} is in no format that is recognised; name one with --format")
+def source(format: str, path: str) -> tuple[str, str]:
+    """The format, recognised where it is "auto", and the path that its reader takes."""
+    format, path = documents.source(format, path)
+    return (format_of(path) if format == "auto" else format), path
 
 
 def format_of(path: str) -> str:
-    """The format of what `qac prepare` reads: BEIR's layout, any folder, or a file."""
-    if not os.path.isdir(path):
-        pages = {suffix for page in PAGES.all().values() for suffix in page.suffixes if suffix}
-        page = os.path.isfile(path) and not path.lower().endswith(_LINES)
-        return FOLDER if page and os.path.splitext(path)[1].lower() in pages else detect(path)
-    return BEIR if find_file(path, "corpus.jsonl", "documents.jsonl") else FOLDER
+    """BEIR's layout by its names, files of lines by the first one; the rest is read as folders."""
+    folder = os.path.isdir(path)
+    if folder and find_file(path, "corpus.jsonl", "documents.jsonl"):
+        return BEIR
+    names = [n for n in os.listdir(path) if not n.startswith(".")] if folder else [path]
+    pages = {suffix for page in PAGES.all().values() for suffix in page.suffixes if suffix}
+    page = folder or os.path.splitext(path)[1].lower() in pages and os.path.isfile(path)
+    ends = _LINES if folder else (*_LINES, ".json")  # a folder's JSON files are documents
+    lines = names and all(plain_name(name).lower().endswith(ends) for name in names)
+    if lines or not page:
+        start = sample(expand(path, _LINES)[0], path)
+        known = start.record or {}
+        if "tokens" in known or isinstance(known.get("text"), list):
+            return TOKENS
+        # A record that fills several lines is no JSON line.
+        if (start.record or not start.named(".json")) and (name := DOCUMENTS.detect(start)):
+            return name
+    if page:
+        return FOLDER
+    raise UserError(f"{path} is in no format that is recognised; name one with --format")
 
 
 def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -82,8 +83,7 @@ def reranked_hits(question: str, candidates: Sequence[Hit], model: str | Reranke
         return []
     if not all(hit.text for hit in candidates):
         raise UserError("the cross-encoder reads texts, and those of the index are gone")
-    if isinstance(model, str):
-        model = Reranker.load(model, RerankerOptions(max_length=0))
+    model = _loaded(model) if isinstance(model, str) else model
     read = [corpus.passage_text(dataclasses.asdict(hit)) for hit in candidates]
     standing = shares([h.score for h in candidates]) if model.module.reads_scores else None
     odds = model.score([question] * len(candidates), read, standing)
@@ -91,11 +91,18 @@ def reranked_hits(question: str, candidates: Sequence[Hit], model: str | Reranke
     return [dataclasses.replace(candidates[i], score=float(odds[i])) for i in order]
 
 
-def shown(question: str, hits: Sequence[Hit]) -> str:
-    lines = []
+@functools.lru_cache(maxsize=2)
+def _loaded(place: str) -> Reranker:
+    return Reranker.load(place, RerankerOptions(max_length=0))
+
+
+def shown(question: str, hits: Sequence[Hit], dense: str = "dense") -> str:
+    """Hits for the screen; `dense`: what the encoder's score is called beside BM25's."""
+    names, lines = {hybrid.DENSE: dense, hybrid.BM25: "BM25"}, []
     for rank, hit in enumerate(hits, 1):
         name = f"{hit.title}  ({hit.id})" if hit.title else hit.id
-        lines.append(f"{rank:>3}  {hit.score:8.4f}  {name}")
+        parts = "".join(f"  {names[part]} {score:.4g}" for part, score in hit.scores.items())
+        lines.append(f"{rank:>3}  {hit.score:8.4f}{parts}  {name}")
         below = (hit.place, hit.text and snippet(hit.text, question))
         lines += [f"               {line}" for line in below if line]
     return "\n".join(lines) or "no passage matches"

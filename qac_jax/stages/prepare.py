@@ -42,13 +42,13 @@ class Prepare(Stage):
 
     VERB = "prepare"
     KIND = "passages"
-    VERSION = 2
+    VERSION = 3
     EXAMPLE = "qac prepare --format python_docs --packages numpy,scipy,stdlib --out out/passages"
 
     documents: Ref = input("folder, files, patterns or name of a data set", FILE, default="")
     format: str = option(
-        "jsonl",
-        "format; folder: Markdown, HTML, text, tables, PDF, mixed; auto: beir or folder",
+        AUTO,
+        "format; folder: Markdown, HTML, text, tables, PDF, mixed; auto: recognised",
         choices=(*DOCUMENTS.names(), AUTO),
     )
     packages: str = option("", "python_docs: packages to read, such as numpy,scipy,stdlib")
@@ -68,7 +68,7 @@ class Prepare(Stage):
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
         if self.format == PYTHON_DOCS:
             identities.update(python_docs.versions(self.packages))
-        elif self.source()[0] == "folder":
+        elif corpus.source(self.format, self._path())[0] == corpus.FOLDER:
             identities["pypdf"] = pdf_version()
         return identities
 
@@ -93,7 +93,7 @@ class Prepare(Stage):
         options: dict[str, Any] = stage.reader_options()
         first: list[Any] = []
         began, total = time.monotonic(), 0
-        for document in documents.read(*stage.source(), **options):
+        for document in documents.read(*corpus.source(stage.format, stage._path()), **options):
             total += 1
             first += [document] if total <= 4096 else []
             if time.monotonic() - began > 10.0:  # no time to count them all
@@ -108,7 +108,7 @@ class Prepare(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         del inputs  # the format's reader opens them by path or name
-        format, path = self.source()
+        format, path = corpus.source(self.format, self._path())
         pieces = documents.shards(format, path, self.shards or None, self.reader_options())
         if self.format == AUTO:
             progress.say(f"prepare: {path} is read as format {format}")
@@ -137,11 +137,6 @@ class Prepare(Stage):
     def _path(self) -> str:
         """The source that is read: packages, files, or a data set by its name."""
         return self.packages if self.format == PYTHON_DOCS else self.documents
-
-    def source(self) -> tuple[str, str]:
-        """The format, recognised where it is to be, and what its reader takes."""
-        format, path = documents.source(self.format, self._path())
-        return (corpus.format_of(path) if format == AUTO else format), path
 
     def reader_options(self) -> dict[str, str]:
         return documents.options_of(self.options, columns=self.columns)

@@ -20,7 +20,7 @@ def corpus(tmp_path_factory):
     with path.open("w") as file:
         for i in range(120):
             text = " ".join(sentence(rng, 6 + (i + j) % 9) for j in range(1 + i % 40))
-            file.write(json.dumps({"_id": f"d{i}", "title": f"Mill {i}", "text": text}) + "\n")
+            file.write(json.dumps({"id": f"d{i}", "title": f"Mill {i}", "text": text}) + "\n")
     return path
 
 
@@ -40,7 +40,7 @@ def whole(corpus, tmp_path_factory):
 def test_passages_cover_the_documents_in_order(whole, corpus):
     found = list(Records(whole))
     assert whole.count == len(found) > 240
-    texts = {d["_id"]: d for d in map(json.loads, corpus.read_text().splitlines())}
+    texts = {d["id"]: d for d in map(json.loads, corpus.read_text().splitlines())}
     for key, document in texts.items():
         mine = [r for r in found if r["doc"] == key]
         assert [r["position"] for r in mine] == list(range(len(mine)))

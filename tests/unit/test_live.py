@@ -1,10 +1,12 @@
 """A living index: what is added, replaced and deleted is what a fresh index has; filters; runs."""
 
+import io
 import json
 import math
 import os
 import shutil
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import read_run
 from qac_jax.live import convert, snapshot, store
 from qac_jax.live.index import LiveIndex
+from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import bm25, corpus
 from qac_jax.retrieval.bm25 import Analyzer, Bm25, Scoring
+from qac_jax.stages.prepare import Prepare
 
 
 QUESTIONS = ["copper lamp river", "winter whisper", "anchor anchor stone n7", "zebra"]
@@ -316,3 +320,114 @@ def test_files_of_queries(tmp_path: Path) -> None:
     assert list(texts_of(["d", "a"])) == ["bee four", "bee one"]
     with pytest.raises(UserError, match="passage 'c' is not in"):
         texts_of(["c"])
+
+
+# A folder of documents, and questions, on the command line.
+
+
+NOTES = {
+    "lamps.md": "# Lamps\n\n## Oil\n\nA lamp burns oil.\n\n## Wick\n\nIt rises in a wick.\n",
+    "faq.csv": "question,answer\nWho makes honey?,Bees do.\nHow deep is the well?,Forty metres.\n",
+    "old/mills.md": "# Mills\n\nA tide mill is driven by the sea.\n",
+}
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of documents, and beside it a living index without passages."""
+    monkeypatch.setattr(LiveIndex, "encoder", toy.stub())
+    toy.live(tmp_path / "live")
+    for name, text in NOTES.items():
+        (tmp_path / "notes" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "notes" / name).write_text(text)
+    return tmp_path / "notes"
+
+
+def qac(*words: object) -> int:
+    return cli.main([str(word) for word in words])
+
+
+def test_a_folder_is_cut_as_prepare_does(notes: Path) -> None:
+    """So that a folder can be added to an index of own_corpus."""
+    live = LiveIndex(notes.parent / "live")
+    stage = Prepare.make(documents=str(notes), workers=1)
+    convert.add(live, execute(stage, notes.parent / "passages"))
+    done, known = convert.Changes(), content(live.folder)
+    convert.add_documents(live, str(notes), done)
+    assert done.documents == dict.fromkeys(sorted(NOTES), "unchanged") and not done.added
+    assert content(live.folder) == known and len(known) == 5
+    hit = live.search(["rises wick"], 1)[0][0]
+    assert (hit.title, hit.metadata["path"]) == ("Lamps > Wick", "lamps.md")
+
+
+def test_a_folder_that_changes(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live = notes.parent / "live"
+
+    def added(*words: object) -> tuple[dict[str, Any], str]:
+        assert qac("index", live, "--add", notes, "--json", *words) == 0
+        said = capsys.readouterr()
+        return json.loads(said.out), said.err
+
+    assert added()[0]["documents"] == {"new": 3}
+    (notes / "lamps.md").write_text("# Lamps\n\n## Oil\n\nA lamp burns whale oil.\n")
+    (notes / "bread.md").write_text("# Bread\n\nBread is baked.\n")
+    (notes / "old" / "mills.md").unlink()
+    done, _ = added()
+    assert done["documents"] == {"new": 1, "changed": 1, "unchanged": 1, "gone": 1}
+    assert (done["added"], done["deleted"], done["passages"]) == (2, 1, 5)
+    texts = {text for _, text, _ in content(live)}
+    assert "A lamp burns whale oil." in texts and "It rises in a wick." not in texts
+    assert "A tide mill is driven by the sea." in texts
+    assert qac("index", live, "--add", notes) == 0
+    said = capsys.readouterr().err
+    assert "index: 3 unchanged: bread.md, faq.csv, lamps.md" in said
+    assert "index: 1 gone (they stay; --prune deletes them): old/mills.md" in said
+    done, _ = added("--prune")
+    assert (done["deleted"], done["passages"]) == (1, 4)
+    assert qac("index", live, "--delete", "lamps.md#0", "--prune") == 2
+
+
+def test_what_a_folder_does_not_replace(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of the same name in two folders; other passages of the same id."""
+    live, other, lines = notes.parent / "live", notes.parent / "other", notes.parent / "c.jsonl"
+    shutil.copytree(notes, other)
+    assert qac("index", live, "--add", notes, other) == 2
+    assert "faq.csv is in two of the folders" in capsys.readouterr().err
+    for words, code in (("one", 0), ("one", 0), ("two", 2)):
+        lines.write_text(json.dumps({"_id": "a", "text": words}))
+        assert qac("index", live, "--add", lines) == code
+    assert "the id 'a' is in" in capsys.readouterr().err
+    assert qac("index", live, "--replace", lines) == 0 and "added 1" in capsys.readouterr().out
+
+
+def test_questions_of_a_prompt_or_a_pipe(
+    notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, asked = notes.parent / "live", ["who makes honey?", "lamp oil", ""]
+    convert.add_documents(LiveIndex(live), str(notes), convert.Changes())
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(asked)))
+    assert qac("search", "--index", live, "--k", 1) == 0
+    piped = capsys.readouterr().out
+    assert "faq.csv" in piped and "Lamps > Oil" in piped
+    assert "  cosine 0." in piped and "  BM25 " in piped
+    assert qac("search", "--index", live) == 2  # at the end of the pipe
+    assert "search needs a question" in capsys.readouterr().err
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    lines = iter(asked)
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    assert qac("search", "--index", live, "--k", 1) == 0
+    assert capsys.readouterr().out == piped
+
+
+def test_hits_below_a_score(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live = notes.parent / "live"
+    convert.add_documents(LiveIndex(live), str(notes), convert.Changes())
+    assert qac("search", "--index", live, "--json", "who makes honey?") == 0
+    hits = json.loads(capsys.readouterr().out)
+    cosines = sorted((hit["scores"]["dense"] for hit in hits), reverse=True)
+    words = ["search", "--index", live, "--json", "who makes honey?", "--min_score"]
+    assert qac(*words, cosines[1]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert qac(*words, 1.01) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == [] and f"the best score is {cosines[0]:.4g}" in said.err

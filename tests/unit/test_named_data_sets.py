@@ -79,6 +79,6 @@ def test_the_commit_of_a_data_set_is_part_of_what_is_made(calls, monkeypatch, tm
     assert inputs.identity("hf:org/name:part") == f"hf:org/name:part@{'a' * 40}"
     assert inputs.identity("hf:org/other") == "hf:org/other"
     assert inputs.identity(f"hf:org/name@{'b' * 40}") == f"hf:org/name@{'b' * 40}"
-    list(documents.read(*documents.source("jsonl", "hf:org/name:part@v2")))
+    list(documents.read(*documents.source("auto", "hf:org/name:part@v2")))
     assert calls[0][-1]["revision"] == "v2"
     names.forget()

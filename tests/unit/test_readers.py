@@ -273,11 +273,24 @@ def test_documents_are_recognised(tmp_path):
         ("c.jsonl", '{"_id": "1", "tokens": [1, 2]}', "tokens"),
         ("c.tsv", "id\ttext\ttitle", "dpr"),
         ("c.tsv", "1\tsome text", "msmarco_passages"),
+        ("c.jsonl", '{"id": "1", "contents": "x"}', "jsonl"),
+        ("c.jsonl", '{"question": "x", "answer": "y"}', "folder"),
+        ("c.json", '[{"text": "x"}]', "folder"),
+        ("c.json", '{\n"text": "x"}', "folder"),
+        ("c.tsv", "question\tanswer\nwho is it?\tme", "folder"),
+        ("beir/corpus.jsonl", '{"docid": "1", "text": "x"}', "tevatron"),
+        ("beir", "", "beir"),
+        ("shards/a.jsonl", '{"text": "x"}', "jsonl"),
+        ("shards", "", "jsonl"),
+        ("mixed/a.jsonl", '{"text": "x"}', "jsonl"),
+        ("mixed/b.md", "x", "folder"),
+        ("mixed", "", "folder"),
+        ("papers/a.json", '{"text": "x"}', "jsonl"),
+        ("papers", "", "folder"),
     ):
-        assert corpus.detect(_lines(tmp_path / name, line)) == expected, line
-    (tmp_path / "beir").mkdir()
-    _lines(tmp_path / "beir" / "corpus.jsonl", json.dumps({"docid": "1", "text": "x"}))
-    assert corpus.detect(str(tmp_path / "beir")) == "beir"
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        path = _lines(tmp_path / name, line) if line else str(tmp_path / name)
+        assert corpus.format_of(path) == expected, name
 
 
 def test_queries_are_recognised(tmp_path):

@@ -62,6 +62,11 @@ def test_passages_with_ids_from_a_list_or_a_file(folder: Path, tmp_path: Path) -
     assert ids(found.search("Granite.")) == ["7", "a"]
     found.index(write_collection(tmp_path / "data", passages=5) / "corpus.jsonl")
     assert sorted(ids(found.search("stone"))) == [f"p{n}" for n in range(5)]
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "lamps.md").write_text("# Lamps\n\n## Oil\n\nA lamp burns oil.\n")
+    (hit,) = found.index(tmp_path / "notes").search("oil")
+    assert (hit.id, hit.title, set(hit.scores)) == ("lamps.md#0", "Lamps > Oil", {"dense", "bm25"})
+    assert (hit.metadata["path"], hit.metadata["heading"]) == ("lamps.md", "Lamps > Oil")
 
 
 def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> None:
@@ -140,19 +145,18 @@ def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
     first.write_text("\n".join(lines[:30]) + "\n")
     more.write_text("\n".join(lines[28:]) + "\n")
     live = tmp_path / "live"
-    assert qac("index", live, "--add", first) == 2
-    assert "live is new; say which encoder it has: --encoder" in capsys.readouterr().err
+    assert qac("index", live, "--add", tmp_path / "no") == 2 and not live.exists()
+    assert "no does not exist" in capsys.readouterr().err
     assert qac("index", live, "--add", first, "--encoder", folder, "--weight", 0.4) == 0
     assert "added 30, deleted 0, passages 30, rows 30" in capsys.readouterr().out
-    assert qac("index", live, "--add", more) == 2
-    assert "the id 'p28' is in" in capsys.readouterr().err
     assert qac("index", live, "--replace", more, "--delete", "p0", "p1", "--json") == 0
     done = json.loads(capsys.readouterr().out)
-    assert (done["passages"], done["added"], done["deleted"]) == (38, 12, 2)
+    assert (done["passages"], done["added"], done["deleted"]) == (38, 10, 2)
+    assert done["documents"] == {"new": 10, "unchanged": 2}
     (tmp_path / "ids.txt").write_text("p2\np3\n")
     assert qac("index", live, "--delete", f"@{tmp_path / 'ids.txt'}") == 0
     assert qac("index", live, "--compact") == 0
-    assert "rows before 42, passages 36, rows 36" in capsys.readouterr().out
+    assert "rows before 40, passages 36, rows 36" in capsys.readouterr().out
     assert LiveIndex(live).settings.fusion.weight == 0.4
     artifacts.load(live).verify()
 

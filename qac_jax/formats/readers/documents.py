@@ -173,7 +173,7 @@ def _passages_of(documents: str, modified: float) -> IdSet:
 def _is_beir(sample: Sample) -> int:
     if os.path.isdir(sample.path) and find(sample.path, "corpus.jsonl", "documents.jsonl"):
         return SURE
-    return NO if sample.record is None else LIKELY
+    return LIKELY if sample.record == {} or "_id" in (sample.record or ()) else NO
 
 
 # MS MARCO documents: docid, url, title, body in msmarco-docs.tsv, without quoting or header.
@@ -217,6 +217,12 @@ def _read_passages(shard: Shard, bad: BadLines) -> Iterator[Document]:
 
     for piece in shard.pieces:
         yield from parsed(piece, bad, parse)
+
+
+def _is_msmarco(sample: Sample) -> int:
+    """A table whose first column is no text in its first lines."""
+    table, lines = sample.named(".tsv") and sample.columns, sample.head.split("\n")[:2]
+    return LIKELY if table and not any(" " in line.split("\t")[0] for line in lines) else NO
 
 
 def _titles(shard: Shard, file: str, bad: BadLines) -> dict[str, str]:
@@ -311,13 +317,10 @@ DOCUMENT_FORMATS = {
         sharer(".jsonl", ".json", ".ndjson"),
         _read_jsonl,
         options={"id": "", "title": "", "text": "", "source": ""},
+        recognise=lambda sample: LIKELY if {*TEXTS} & {*(sample.record or ())} else NO,
     ),
     "msmarco_docs": line_format(_msmarco_document, (".tsv",), options={"released": "false"}),
-    "msmarco_passages": DocumentFormat(
-        _share_passages,
-        _read_passages,
-        recognise=lambda sample: LIKELY if sample.columns and sample.named(".tsv") else NO,
-    ),
+    "msmarco_passages": DocumentFormat(_share_passages, _read_passages, recognise=_is_msmarco),
     "tevatron": line_format(
         _tevatron,
         (".jsonl", ".json"),
