@@ -94,7 +94,7 @@ class Files(Generic[Kind]):
 def load(folder: Path, options: Options) -> Loaded:
     """The network that config.json names: an encoder, a T5, a cross-encoder, a DPR …"""
     raw = weights.read_json(folder / "config.json")
-    if str((raw.get("architectures") or [""])[0]).endswith(_CLASS):
+    if is_cross_encoder(raw):
         return _load_cross_encoder(folder, options)
     if raw.get("model_type") == "dpr":
         return _load_dpr(folder, options)
@@ -102,6 +102,11 @@ def load(folder: Path, options: Options) -> Loaded:
     module, table = files.config.build(options.runtime), files.table
     more = shared_encoder.tensors(files.raw, folder, names(table))
     return files.fitted(module, table, options, **more)
+
+
+def is_cross_encoder(raw: Mapping[str, Any]) -> bool:
+    """Whether config.json is that of a sequence classifier."""
+    return str((raw.get("architectures") or [""])[0]).endswith(_CLASS)
 
 
 def names(table: Table) -> set[str]:

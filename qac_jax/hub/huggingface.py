@@ -66,6 +66,15 @@ def _load(folder: Path, options: Options) -> Loaded:
     return backbones.load(folder, options)
 
 
+def is_cross_encoder(place: Place) -> bool:
+    """Whether `load` gives a CrossEncoder, by what describes the model, without its weights."""
+    folder = names.folder(place, names.TOKENIZER)
+    module, config = folder / parameters.MODULE, folder / "config.json"
+    if module.is_file():
+        return bool(weights.read_json(module)["class"] == CrossEncoder.__name__)
+    return config.is_file() and backbones.is_cross_encoder(weights.read_json(config))
+
+
 def load_dual_encoder(
     query: Place,
     passage: Place | None = None,

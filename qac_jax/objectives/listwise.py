@@ -2,9 +2,10 @@
 
     L = mean over queries of KL( softmax(t / teacher_temperature) || softmax(s / temperature) )
 
-t and s are the teacher's and the student's scores of all passages of the query's group: the
-listwise loss of ListNet (Cao et al., ICML 2007), as distillation. A group's passages are encoded
-once for all of its queries, so a step sees many queries for the cost of few passages.
+t and s are the teacher's and the student's scores of the passages of the query's group, without
+those whose teacher's score is not finite: the listwise loss of ListNet (Cao et al., ICML 2007), as
+distillation. A group's passages are encoded once for all of its queries, so a step sees many
+queries for the cost of few passages.
 """
 
 import dataclasses
@@ -54,10 +55,12 @@ class Listwise(DualEncoderObjective):
         own = jnp.einsum("gqd,gpd->gqp", queries, passages, precision=lax.Precision.HIGHEST)
         scores = batch["scores"].astype(own.dtype)
         kept = jnp.isfinite(scores)
-        teacher = jax.nn.log_softmax(scores / self.teacher_temperature)
-        student = jax.nn.log_softmax(jnp.where(kept, own / self.temperature, -jnp.inf))
+        # Finite, since a query may be without any score: then its gradient is 0, not NaN.
+        lowest = jnp.finfo(own.dtype).min
+        teacher = jax.nn.log_softmax(jnp.where(kept, scores / self.teacher_temperature, lowest))
+        student = jax.nn.log_softmax(jnp.where(kept, own / self.temperature, lowest))
         gaps = jnp.where(kept, jnp.exp(teacher) * (teacher - student), 0.0)
         divergence = jnp.mean(jnp.sum(gaps, -1), -1)
-        agree = jnp.argmax(jnp.where(kept, own, -jnp.inf), -1) == jnp.argmax(scores, -1)
+        agree = jnp.argmax(student, -1) == jnp.argmax(teacher, -1)
         loss = jnp.sum(batch["weights"] * divergence)
         return loss, {"agreement": jnp.sum(batch["weights"] * jnp.mean(agree, -1))}

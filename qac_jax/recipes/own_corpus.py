@@ -70,6 +70,7 @@ class OwnCorpus(Sizes):
     budget: str = "small"
     start: str = "shipped:minilm"
     generator: str = "shipped:qgen"
+    teacher: str = ""
     questions: str = ""
     questions_choose: bool = True
     format: str = "auto"
@@ -144,7 +145,9 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     DATA. At the end they choose too, unless --questions_choose False: the model with the generated
     ones, the weight of BM25 in index alone.
     Commonly overridden: --questions, --start (any encoder; none: from scratch), --budget (tiny,
-    small, medium, large), --generator, --format and --cut (see `qac prepare --help`), --qac True
+    small, medium, large), --generator, --teacher (a cross-encoder whose log-odds are learned of the
+    8 best passages of a query's group, or a larger encoder, whose fusion with BM25 then scores the
+    groups of both rounds), --format and --cut (see `qac prepare --help`), --qac True
     (query-as-context pre-training from the start), --rounds 1 or 2, what else a budget sets,
     listwise.Listwise.temperature (1.0 for a start whose vectors are not normalised), --share (of
     the trained weights in the average; 1: no average), --groups (a step; as many as devices),
@@ -168,9 +171,10 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     # The model whose reading and weights retrievers keep.
     kept, pooling = ("", "mean") if p.scratch else (p.start, "")
     hybrid = systems.add("start", model, pooling=pooling)
+    fixed, scored, learned = _teacher(p, systems)
     retrievers, grouped = list[Ref](), list[Ref]()
     for number in range(1, p.rounds + 1):
-        sizes = {"size": p.n_passages, "turns": p.turns, "teacher": hybrid}
+        sizes = {"size": p.n_passages, "turns": p.turns, "teacher": fixed or hybrid, **scored}
         grouped.append(run(Group, f"groups_{number}", passages=passages, **trained, **sizes))
         read = {"pairs": grouped[-1], "tokenizer": p.vocabulary, "like": kept}
         model_of_round = run(
@@ -186,12 +190,28 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
             steps=p.fine_steps,
             batch_size=p.groups,
             log_every=10,
-            bind={**p.shape, RATE: p.rate},
+            bind={**p.shape, RATE: p.rate, **learned},
         )
         averaged = {"model": model_of_round, "start": kept, "share": p.share}
         retrievers.append(run(Average, f"retriever_{number}", **averaged))
         hybrid = systems.add(str(number), retrievers[-1])
     _concluded(run, systems, model, pooling, retrievers, grouped)
+
+
+def _teacher(p: OwnCorpus, systems: _Systems) -> tuple[Ref, dict[str, Any], dict[str, Any]]:
+    """An encoder's index with BM25 ("": that of each round); what grouping and the loss are told of
+    a cross-encoder."""
+    if not p.teacher:
+        return "", {}, {}
+    from qac_jax.hub import huggingface
+
+    if not huggingface.is_cross_encoder(p.teacher):
+        return systems.hybrid("hybrid_teacher", systems.index_of("teacher", p.teacher)), {}, {}
+    # As many pairs as the steps see: a cross-encoder is the dearest part of the recipe.
+    sizes = {"per_passage": max(1, p.n_queries // p.n_passages), "at_most": p.fine_steps * p.groups}
+    # Given that just one passage answers, which one is as likely as its odds: the softmax of
+    # log-odds at temperature 1. Fused scores lie between 0 and 1, so theirs is much lower.
+    return "", {"reranker": p.teacher, **sizes}, {"listwise.Listwise.teacher_temperature": 1.0}
 
 
 class _Systems:
@@ -208,19 +228,20 @@ class _Systems:
         self._search("valid_bm25", "run_bm25", run(Bm25, "bm25", passages=passages))
 
     def add(self, name: str, encoder: Ref, **options: Any) -> Ref:
-        """Searches with a retriever, then with BM25 beside it; returns the index of both.
-
-        The index is exact: a teacher and windows need the vectors themselves.
-        """
-        embedding = {"encoder": encoder, "window": self._p.window, **options}
-        vectors = self._run(Embed, f"vectors_{name}", passages=self._passages, **embedding)
-        index = self._run(Index, f"index_{name}", vectors=vectors, **EXACT)
+        """Searches with a retriever, then with BM25 beside it; returns the index of both."""
+        index = self.index_of(name, encoder, **options)
         self._search(f"valid_{name}", f"run_{name}", index)
         hybrid = self.hybrid(f"hybrid_{name}", index)
         self._search(f"valid_fused_{name}", f"fused_{name}", hybrid)
         self.names.append(name)
         self.indexes.append(index)
         return hybrid
+
+    def index_of(self, name: str, encoder: Ref, **options: Any) -> Ref:
+        """The index is exact: a teacher and windows need the vectors themselves."""
+        embedding = {"encoder": encoder, "window": self._p.window, **options}
+        vectors = self._run(Embed, f"vectors_{name}", passages=self._passages, **embedding)
+        return self._run(Index, f"index_{name}", vectors=vectors, **EXACT)
 
     def hybrid(self, name: str, index: Ref, by: str = "validation", **more: Ref) -> Ref:
         """The index with BM25 beside it, whose weight is chosen on these questions."""

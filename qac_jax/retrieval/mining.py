@@ -427,9 +427,12 @@ def groups(
     size: int,
     per_passage: int,
     seed: Sequence[int],
+    reranker: Reranker | None = None,
+    reranked: int = 8,
 ) -> Iterator[Record]:
     """All passages grouped, each with some of its queries, and scored; `seed` ends in the number of
-    the grouping. Groups without queries are left out.
+    the grouping. Groups without queries are left out. With a cross-encoder the scores are its
+    log-odds of the teacher's best passages of the group; the others have none.
     """
     rng = np.random.default_rng(seed)
     dense = teacher.parts.dense
@@ -450,6 +453,9 @@ def groups(
         for number, (ids, its) in enumerate(zip(names, asked, strict=True), start):
             if its:
                 records = by_id([passages], ids)
+                of = np.stack([next(scores) for _ in its])
+                if reranker:
+                    of = rescored(of, its, records, reranker, reranked)
                 yield {
                     "_id": f"{seed[-1]}-{number}",
                     "query_ids": [query.id for query in its],
@@ -457,8 +463,24 @@ def groups(
                     "passages": [
                         {"title": r.get("title") or "", "text": r["text"]} for r in records
                     ],
-                    "scores": [next(scores).round(6).tolist() for _ in its],
+                    "scores": np.where(np.isnan(of), None, of.round(6)).tolist(),
                 }
+
+
+def rescored(
+    scores: np.ndarray,
+    queries: Sequence[Query],
+    passages: Sequence[Mapping[str, Any]],
+    reranker: Reranker,
+    count: int,
+) -> np.ndarray:
+    """A cross-encoder's log-odds where a query's scores are its `count` best, elsewhere NaN."""
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    asked = [query.text for query in queries for _ in best[0]]
+    odds = reranker.score(asked, [passage_text(passages[place]) for place in best.flat])
+    found = np.full(scores.shape, np.nan, np.float32)
+    np.put_along_axis(found, best, odds.reshape(best.shape), 1)
+    return found
 
 
 def scores_of(

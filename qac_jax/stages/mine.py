@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -122,7 +124,8 @@ class Mine(Stage):
 class Group(Stage):
     """Groups similar passages with their queries; a hybrid index scores each query's group.
 
-    A retriever learns these scores with the objective of objectives/listwise.gin.
+    A retriever learns these scores with the objective of objectives/listwise.gin. With --reranker
+    they are a cross-encoder's log-odds: learn them with teacher_temperature 1.
     """
 
     VERB = "group"
@@ -136,11 +139,27 @@ class Group(Stage):
     queries: Ref = input("or queries with judgements", FILE, default="")
     qrels: Ref = input("judgements; without: the teacher's first passage", FILE, default="")
     teacher: Ref = input("hybrid index whose scores are learned", "hybrid")
+    reranker: Ref = model_input("cross-encoder whose scores are learned instead", default="")
+    reranked: int = option(
+        8, "--reranker: passages that it scores for a query, the best by the teacher", at_least=2
+    )
     size: int = option(32, "passages of a group", at_least=2)
     per_passage: int = option(8, "queries drawn of a passage, for each of its groups", at_least=1)
     turns: int = option(1, "how often the passages are grouped, each time anew", at_least=1)
+    at_most: int = option(0, "groups, drawn at random (0: all)", at_least=0)
+    pairs: RerankerOptions = part(RerankerOptions)
+    inference: Inference = part(Inference)
+
+    def plan(self, inputs: Plans) -> Plan:
+        count = inputs.get("passages", {}).get("count")
+        if not (self.reranker and count):
+            return {}
+        passages = min(self.turns * count, self.at_most * self.size or math.inf)
+        pairs = passages * self.per_passage * min(self.reranked, self.size)
+        return {"pairs": pairs, **costs.of_model(inputs, "reranker", pairs * costs.PAIR_TOKENS)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
+        from qac_jax.inference.reranker import Reranker
         from qac_jax.retrieval.hybrid import Hybrid
 
         teacher, passages = Hybrid(inputs.artifact("teacher")), inputs.records("passages")
@@ -151,18 +170,21 @@ class Group(Stage):
             asked = list(read_queries(inputs.text("queries")))
             queries = mining.by_passage(asked, judged, teacher)
         given = teacher, passages, queries, self.size, self.per_passage
-        count = 0
-        with progress.Bar("group", total=self.turns * -(-len(passages) // self.size)) as bar:
+        reranker = None
+        if self.reranker:
+            reranker = Reranker.load(inputs.path("reranker"), self.pairs, self.inference)
+        count, total = 0, self.turns * -(-len(passages) // self.size)
+        with progress.Bar("group", total=min(total, self.at_most or total)) as bar:
 
             def made() -> Iterator[dict[str, Any]]:
                 nonlocal count
                 for turn in range(self.turns):
-                    for group in mining.groups(*given, (self.seed, turn)):
+                    for group in mining.groups(*given, (self.seed, turn), reranker, self.reranked):
                         count += len(group["queries"])
                         bar.advance(1)
                         yield group
 
-            write_records(out, made(), "groups")
+            write_records(out, itertools.islice(made(), self.at_most or None), "groups")
         if not out.count:
             raise UserError("no passage of the index has a query; check --contexts or --queries")
         out.info.update(queries=count, weight=teacher.settings.weight, size=self.size)

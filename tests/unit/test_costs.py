@@ -15,7 +15,7 @@ from qac_jax.stages.evaluate import Evaluate
 from qac_jax.stages.extract import Extract
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25, Index
-from qac_jax.stages.mine import Label, Mine
+from qac_jax.stages.mine import Group, Label, Mine
 from qac_jax.stages.prepare import Prepare
 from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize
@@ -77,6 +77,20 @@ def test_sizes() -> None:
     assert costs.sizes_of("passages=1e6, queries=10") == {"passages": 1_000_000, "queries": 10}
     with pytest.raises(UserError, match="'pasages' is neither a stage.* 'passages'"):
         planned({"pasages": 10})
+
+
+def test_pairs_of_a_teacher() -> None:
+    group: Any = {"passages": "stage:passages", "contexts": "c", "teacher": "t", "size": 32}
+    stages = {
+        "passages": STAGES["passages"],
+        "all": Group(**group, reranker="x", turns=2, per_passage=4),
+        "some": Group(**group, reranker="x", turns=2, per_passage=4, at_most=10),
+        "fused": Group(**group),
+    }
+    plans, _ = planned({"passages": 1000}, stages)
+    assert plans["all"]["pairs"] == 2 * 1000 * 4 * 8 and plans["some"]["pairs"] == 320 * 4 * 8
+    tokens = 320 * 4 * 8 * costs.PAIR_TOKENS
+    assert plans["some"]["flops"] == 2 * costs.USUAL_PARAMETERS * tokens and not plans["fused"]
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, Any]]:

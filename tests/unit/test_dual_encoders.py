@@ -200,6 +200,7 @@ def test_the_loss_is_the_divergence_of_every_query() -> None:
     made = Listwise(model(pooling="mean"), temperature=0.1, teacher_temperature=0.2)
     batch, variables = batch_for("listwise"), nn.unbox(jax.jit(made.init)(KEY))
     batch["scores"][1, :, 2] = -np.inf  # a passage that only fills the group
+    batch["scores"][2, 0, 1] = batch["scores"][3, 1] = np.nan  # not scored: a passage, and all
     loss = jax.jit(lambda v, b: made.loss(v, made.prepare(b, KEY), KEY, train=False)[0])
 
     def vectors(name: str) -> np.ndarray:
@@ -211,11 +212,14 @@ def test_the_loss_is_the_divergence_of_every_query() -> None:
     for queries, passages, scores in zip(
         vectors("query"), vectors("passages"), batch["scores"], strict=True
     ):
-        kept = np.isfinite(scores[0])
-        own, teacher = queries @ passages[kept].T, scores[:, kept]
-        p, q = (np.asarray(jax.nn.softmax(x)) for x in (teacher / 0.2, own / 0.1))
-        divergences.append(np.sum(p * np.log(p / q), -1))
-    assert float(loss(variables, batch)) == pytest.approx(np.mean(divergences), rel=1e-5)
+        for query, of in zip(queries, scores, strict=True):
+            kept = np.isfinite(of)
+            own, teacher = passages[kept] @ query, of[kept]
+            p, q = (np.asarray(jax.nn.softmax(x)) for x in (teacher / 0.2, own / 0.1))
+            divergences.append(np.sum(p * np.log(p / q)))
+    found, gradient = jax.value_and_grad(loss)(variables, batch)
+    assert float(found) == pytest.approx(np.mean(divergences), rel=1e-5)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
 MODEL = model(pooling="mean")

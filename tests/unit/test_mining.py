@@ -16,13 +16,15 @@ from qac_jax.data import judged
 from qac_jax.errors import UserError
 from qac_jax.formats.queries import Query
 from qac_jax.formats.records import Records
-from qac_jax.inference.reranker import probability
+from qac_jax.inference.reranker import Reranker, probability
+from qac_jax.inference.settings import RerankerOptions
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import mining
-from qac_jax.retrieval.corpus import Searchable
+from qac_jax.retrieval.corpus import Searchable, passage_text
 from qac_jax.retrieval.hybrid import Hybrid
 from qac_jax.retrieval.mining import Labelling, Miner, Mining, Question
 from qac_jax.stages import index, mine
+from qac_jax.stages.tokenize import Tokenize
 
 
 COUNT = 30
@@ -226,6 +228,34 @@ def test_scores_are_those_of_the_hybrid_index_and_turns_group_anew(
         ):
             fused = {teacher.ids[r]: s for r, s in zip(rows[0], best[0], strict=True)}
             np.testing.assert_allclose(scores, [fused[name] for name in names], atol=1e-5)
+
+
+def test_a_cross_encoder_scores_the_best_of_a_group_and_the_others_have_none(
+    road: Path, tmp_path: Path
+) -> None:
+    model, pairs = toy.save_cross_encoder(tmp_path / "model"), RerankerOptions(max_length=64)
+    given: Any = {"contexts": str(road / "contexts"), "per_passage": 2}
+    by_index = grouped(road, tmp_path / "index", **given)
+    read: Any = {"reranker": str(model), "reranked": 3, "pairs": pairs, "at_most": 2}
+    groups = grouped(road, tmp_path / "groups", **given, **read)
+    reranker, unlike = Reranker.load(model, pairs), 0
+    assert len(groups) == 2
+    for of, first in zip(groups, by_index, strict=False):
+        assert of["passages"] == first["passages"] and of["queries"] == first["queries"]
+        texts = [passage_text(passage) for passage in of["passages"]]
+        for query, scores, fused in zip(of["queries"], of["scores"], first["scores"], strict=True):
+            scored = [place for place, score in enumerate(scores) if score is not None]
+            assert sorted(scored) == sorted(np.argsort(-np.array(fused), kind="stable")[:3])
+            odds = reranker.score([query] * 3, [texts[place] for place in scored])
+            np.testing.assert_allclose([scores[place] for place in scored], odds, atol=1e-4)
+            unlike += int(scored[odds.argmax()] != np.argmax(fused))
+    assert unlike  # the order is the cross-encoder's
+    examples: Any = {"task": "groups", "pairs": str(tmp_path / "groups"), "workers": 1}
+    made = Tokenize.make(**examples, tokenizer="wordpiece-16k")
+    stage.execute(made, tmp_path / "examples")
+    for record in toy_examples.stored(tmp_path / "examples"):
+        rows = np.reshape(record["scores"], (-1, 8))
+        assert (np.isfinite(rows).sum(1) == 3).all() and np.isnan(rows).sum() == 5 * len(rows)
 
 
 def test_queries_with_judgements_and_without(road: Path, tmp_path: Path) -> None:

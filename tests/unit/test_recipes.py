@@ -1,12 +1,15 @@
 """Every recipe and grid builds; what qac recipes says of them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import toy_recipes
+import toy_retrieval as toy
 
 from qac_jax import cli, recipes
 from qac_jax.errors import UserError
+from qac_jax.hub import huggingface
 from qac_jax.pipeline.stage import Stage
 from qac_jax.recipes import own_corpus
 
@@ -38,6 +41,27 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "launch/demo.sh" in capsys.readouterr().out
     with pytest.raises(UserError, match="did you mean 'own_corpus'"):
         recipes.header("own_corpse")
+
+
+def test_teachers_of_own_corpus(tmp_path: Path) -> None:
+    cross = str(toy.save_cross_encoder(tmp_path / "cross"))
+    found = toy_recipes.stages("own_corpus", teacher=cross, rounds=2)
+    for number, index in enumerate(("start", "1"), 1):
+        grouped, trained = found[f"groups_{number}"], found[f"trained_{number}"]
+        assert grouped.reranker == cross and grouped.teacher == f"stage:hybrid_{index}"
+        assert grouped.at_most * grouped.size * grouped.per_passage == 100 * 128
+        assert trained.objective.teacher_temperature == 1
+    # An artefact of ours says it in another file.
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "module.json").write_text('{"class": "CrossEncoder"}')
+    assert huggingface.is_cross_encoder(tmp_path / "ours")
+    found = toy_recipes.stages("own_corpus", teacher="shipped:minilm", rounds=2)
+    assert found["vectors_teacher"].encoder == "shipped:minilm"
+    for number in (1, 2):
+        grouped, trained = found[f"groups_{number}"], found[f"trained_{number}"]
+        assert grouped.teacher == "stage:hybrid_teacher" and not grouped.reranker
+        assert trained.objective.teacher_temperature == 0.02
+    assert "stage:index_teacher" not in found["choice"].indexes
 
 
 def test_budgets_of_own_corpus() -> None:
