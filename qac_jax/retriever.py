@@ -26,7 +26,7 @@ from typing import Any, overload
 import numpy as np
 
 from qac_jax import artifacts, progress
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, shown
 from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface, names
 from qac_jax.inference.encoder import Encoder
@@ -208,9 +208,14 @@ class Retriever:
         """
         if self._index is None:
             raise UserError("there are no passages to search; give it some with .index(texts)")
-        if not isinstance(k, int) or k < 1:
-            raise UserError(f"k={k!r}; expected at least one passage")
-        questions = [question] if isinstance(question, str) else list(question)
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise UserError(f"k={shown(k)}; expected a whole number of 1 or more")
+        if isinstance(hybrid, bool) or not isinstance(hybrid, int | float | None):
+            raise UserError(f"hybrid={shown(hybrid)}; expected a weight of BM25's score, 0 to 1")
+        several = question if isinstance(question, Iterable) else [question]
+        questions: list[Any] = [question] if isinstance(question, str) else list(several)
+        if not all(isinstance(each, str) for each in questions):
+            raise UserError(f"question={shown(question)}; expected a text, or a list of texts")
         if not questions:
             return []
         first = max(k, _RERANKED) if rerank else k

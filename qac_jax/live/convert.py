@@ -16,7 +16,7 @@ import numpy as np
 
 from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, shown
 from qac_jax.formats import identities
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Run, ranked
@@ -274,9 +274,9 @@ def opened_index(
     if is_living(place):
         try:
             wanted = json.loads(where) if where else None
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             raise UserError(
-                f'--where {where} is not JSON ({error}); expected {{"lang": "en"}}'
+                f'--where {shown(where)} is not JSON ({error}); expected {{"lang": "en"}}'
             ) from error
         return LiveSearch(LiveIndex(place, encoder=encoder), wanted, hybrid)
     if where or hybrid is not None:

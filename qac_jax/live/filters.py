@@ -10,10 +10,12 @@ A field may be missing, of several types or have several values (a list): each v
 (field, type, value, row) of a table.
 """
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from qac_jax.errors import UserError, nearest
+from qac_jax.errors import UserError, nearest, shown
 
 
 # What is not metadata.
@@ -22,6 +24,7 @@ OWN = ("_id", "title", "text")
 _KINDS: dict[str, Any] = {"text": str, "truth": bool, "number": (int, float)}
 # Longer texts are no values to filter by.
 _LONGEST = 1024
+_HALF = re.compile("[\ud800-\udfff]")
 _COMPARISONS = {"==": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 OPERATORS = (*_COMPARISONS, "!=", "in", "not in", "exists")
 
@@ -38,8 +41,15 @@ def values(record: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
         for key, part in inner:
             field = f"{name}.{key}" if key else name
             for single in part if isinstance(part, list | tuple) else [part]:
-                if isinstance(single, str | bool | int | float) and len(str(single)) <= _LONGEST:
+                if _storable(single) and len(str(single)) <= _LONGEST:
                     yield field, single
+
+
+def _storable(value: Any) -> bool:
+    """SQLite takes no halves of characters, and numbers as 64-bit floats, NaN excepted."""
+    if isinstance(value, str):
+        return not _HALF.search(value)
+    return isinstance(value, bool | int | float) and abs(value) <= sys.float_info.max
 
 
 def stored(value: Value) -> tuple[str, Value]:
@@ -54,13 +64,15 @@ class Condition(NamedTuple):
     field: str
     queries: tuple[tuple[str, tuple[Value, ...]], ...]
     others: bool
+    optional: bool = False  # whether the field may be one that no passage has
 
 
 def parsed(where: Where | None) -> tuple[Condition, ...]:
     """The conditions of a filter; UserError where it is not one."""
     if where is not None and not isinstance(where, Mapping):
         raise UserError(
-            f'where={where!r} is not a filter; give fields with values, such as {{"lang": "en"}}'
+            f"where={shown(where)} is not a filter; give fields with values, such as "
+            '{"lang": "en"}'
         )
     return tuple(
         _condition(str(field), *comparison)
@@ -82,17 +94,21 @@ def _comparisons(wanted: Any) -> list[Any]:
 
 def _condition(field: str, operator: Any, value: Any) -> Condition:
     if operator not in OPERATORS:
-        raise UserError(f"where: {field} {operator!r}; {nearest(str(operator), OPERATORS)}")
-    if operator == "exists":
-        return Condition(field, (("field = ?", (field,)),), not value)
-    several: list[Any] = [value]
-    if operator in ("in", "not in"):
-        several = list(value) if isinstance(value, list | tuple) else [None]
-    if not all(isinstance(single, str | bool | int | float) for single in several):
         raise UserError(
-            f"where: {field} {operator} {value!r}; expected a text, a number, true or false, and "
-            "with `in` and `not in` a list of these"
+            f"where: {shown(field)} {shown(operator)}; {nearest(str(operator), OPERATORS)}"
         )
+    several: list[Any] = [value]
+    if operator == "exists":
+        several = []
+    elif operator in ("in", "not in"):
+        several = list(value) if isinstance(value, list | tuple) else [None]
+    if not all(map(_storable, (field, *several))):
+        raise UserError(
+            f"where: {shown(field)} {operator} {shown(value)}; expected a text, a finite number, "
+            "true or false, and with `in` and `not in` a list of these"
+        )
+    if operator == "exists":
+        return Condition(field, (("field = ?", (field,)),), not value, True)
     query = f"field = ? AND kind = ? AND value {_COMPARISONS.get(operator, '=')} ?"
     # A record without the field is none of the values, too.
     others = operator in ("!=", "not in")

@@ -38,7 +38,7 @@ from qac_jax.retrieval.corpus import Searchable, by_id, passage_text
 
 
 if TYPE_CHECKING:
-    from qac_jax.inference.judge import Judge
+    from qac_jax.inference.asking import Judge
     from qac_jax.inference.reranker import Reranker
     from qac_jax.retrieval.hybrid import Hybrid
 

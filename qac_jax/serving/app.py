@@ -4,10 +4,12 @@ import asyncio
 import atexit
 import base64
 import contextlib
+import functools
+import gc
 import logging
-import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -17,20 +19,15 @@ from typing import Annotated, Any
 import numpy as np
 import prometheus_client as prometheus
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
+from fastapi import Request as Asked
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware import Middleware
-from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from pydantic import Json, ValidationError
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as AnyHTTPException
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qac_jax import __version__, artifacts, progress
 from qac_jax.errors import UserError
@@ -39,7 +36,8 @@ from qac_jax.inference.settings import RerankerOptions
 from qac_jax.live import convert
 from qac_jax.live.index import LiveIndex
 from qac_jax.serving.batching import Batcher
-from qac_jax.serving.engine import Engine
+from qac_jax.serving.engine import Engine, Request
+from qac_jax.serving.guard import Admission, Guard, Protocol, refusal
 from qac_jax.serving.options import Serving, Traffic
 from qac_jax.serving.requests import (
     AddRequest,
@@ -47,21 +45,14 @@ from qac_jax.serving.requests import (
     EmbeddingsRequest,
     ExplainRequest,
     SearchRequest,
+    size,
 )
 
 
-_log = logging.getLogger("qac_jax.serving")
 _ASSETS = Path(__file__).parents[1] / "assets" / "page"
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "X-Frame-Options": "DENY",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'",
-    "Cache-Control": "no-store",
-}
+# Bytes of a body that asks, and of one with texts to encode.
+_QUESTION, _TEXTS = 1 << 17, 1 << 20
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
     "data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
@@ -74,125 +65,67 @@ class Server:
 
     def __init__(self, engine: Engine, settings: Serving, traffic: Traffic):
         self.engine, self.traffic = engine, traffic
-        self.token = settings.token()
+        self.admission = Admission(settings, traffic)
         self.registry = prometheus.CollectorRegistry()
         prometheus.disable_created_metrics()
         prometheus.ProcessCollector(registry=self.registry)
         own: Any = {"registry": self.registry, "namespace": "qac"}
         labels = ("path", "status")
         self.seconds = prometheus.Histogram("request_seconds", "By path and status.", labels, **own)
-        sizes = prometheus.Histogram("batch_size", "Texts of a batch.", buckets=_SIZES, **own)
-        self.batches = Batcher(
-            engine.answer,
-            most=traffic.max_batch,
-            wait=traffic.wait_ms / 1000,
-            queue=traffic.queue,
-            seen=sizes.observe,
+        sizes = prometheus.Histogram("batch_size", "Requests of a batch.", buckets=_SIZES, **own)
+        batcher = functools.partial(
+            Batcher, engine.answer, most=traffic.max_batch, queue=traffic.queue, seen=sizes.observe
         )
+        # Two threads: searches do not wait for texts that are encoded, or for longer searches.
+        self.searches, self.others = batcher(wait=traffic.wait_ms / 1000), batcher(wait=0)
         waiting = prometheus.Gauge("waiting", "Requests that wait for a batch.", **own)
-        waiting.set_function(self.batches.__len__)
+        waiting.set_function(lambda: len(self.searches) + len(self.others))
         passages = prometheus.Gauge("passages", "Passages of the index.", **own)
         passages.set_function(lambda: len(engine.snapshot))
 
-    async def answer(self, item: Any, size: int = 1) -> Any:
-        """That of an item of a batch, within the time that a request has."""
+    async def answer(self, *items: Request) -> list[Any]:
+        """Those of items, one after the other, within the time that a request has."""
         limit = self.traffic.time_limit
         try:
-            return await asyncio.wait_for(self.batches.submit(item, size), limit)
+            async with asyncio.timeout(limit):
+                return [await self._batches(item).submit(item, size(item.input)) for item in items]
         except TimeoutError as error:
             raise HTTPException(504, f"not answered within {limit:g} s; ask for less") from error
 
-
-class Guard:
-    """Around every request: the time that its body may take, the headers of its answer, figures.
-
-    An error of ours is answered by one sentence, without paths or a traceback.
-    """
-
-    def __init__(self, app: ASGIApp, server: Server):
-        self.app, self.server = app, server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 0
-        limit = self.server.traffic.read_limit
-        end = asyncio.get_running_loop().time() + limit
-
-        async def received() -> Message:
-            try:
-                async with asyncio.timeout_at(end):
-                    return await receive()
-            except TimeoutError as error:
-                raise HTTPException(408, f"the body did not come in {limit:g} s") from error
-
-        async def sent(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        try:
-            await self.app(scope, received, sent)
-        except Exception:
-            number = secrets.token_hex(4)
-            _log.exception("error %s at %s", number, scope["path"])
-            if not status:
-                await _error(500, f"the server's error {number}; see its log")(scope, receive, sent)
-        path = getattr(scope.get("route"), "path", "other")
-        self.server.seconds.labels(path, status).observe(time.perf_counter() - began)
+    def _batches(self, item: Request) -> Batcher:
+        quick = isinstance(item, SearchRequest) and item.hurries
+        return self.searches if quick else self.others
 
 
-def _error(status: int, sentence: str, headers: Any = None) -> JSONResponse:
-    """As OpenAI's clients know it."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    error = {"message": sentence, "type": kind, "code": status}
-    return JSONResponse({"error": error}, status, headers)
+async def _refused(_: Asked, error: Any) -> JSONResponse:
+    return refusal(error.status_code, error.detail, error.headers)
 
 
-async def _refused(_: Request, error: Any) -> JSONResponse:
-    return _error(error.status_code, error.detail, error.headers)
-
-
-async def _invalid(_: Request, error: Any) -> JSONResponse:
+async def _invalid(_: Asked, error: Any) -> JSONResponse:
     """One of pydantic's errors as a sentence."""
     first = error.errors()[0]
     name = ".".join(map(str, first["loc"][1:] or first["loc"]))[:80]
-    return _error(422, f'"{name}": {first["msg"]}; see /openapi.json')
+    return refusal(422, f'"{name}": {first["msg"]}; see /openapi.json')
 
 
-async def _server(request: Request) -> Server:
+async def _server(request: Asked) -> Server:
     return request.app.state.server
 
 
 Here = Annotated[Server, Depends(_server)]
-Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
-
-
-async def _writer(server: Here, given: Credentials) -> None:
-    """Refuses writers without the token; compared in constant time."""
-    if not server.token:
-        raise HTTPException(403, "this server only reads; it needs a token to let others write")
-    text = given.credentials.strip() if given else ""
-    if not secrets.compare_digest(text.encode(), server.token.encode()):
-        sentence = 'give the token: "Authorization: Bearer …"'
-        raise HTTPException(401, sentence, {"WWW-Authenticate": "Bearer"})
 
 
 routes = APIRouter()
-writes = APIRouter(dependencies=[Depends(_writer)])
+# The guard has asked for the token: this says so in /openapi.json.
+writes = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))])
 
 
-@routes.post("/search")
+@routes.post("/search", max_body_size=_QUESTION)
 async def search(body: SearchRequest, server: Here) -> JSONResponse:
     if body.rerank and server.engine.reranker is None:
         raise HTTPException(422, "this server has no cross-encoder; leave out rerank")
     began = time.perf_counter()
-    answer = await server.answer(body)
+    (answer,) = await server.answer(body)
     return JSONResponse({**answer, "took_ms": round(1000 * (time.perf_counter() - began), 3)})
 
 
@@ -211,16 +144,18 @@ async def search_by_address(
     return await search(SearchRequest.model_validate({**fields, "where": where}), server)
 
 
-@routes.post("/explain")
-def explain(body: ExplainRequest, server: Here) -> JSONResponse:
+@routes.post("/explain", max_body_size=_QUESTION)
+async def explain(body: ExplainRequest, server: Here) -> JSONResponse:
     """Why a query finds a passage: words in common and nearest sentences."""
-    return JSONResponse(server.engine.explain(body.query, body.id))
+    return JSONResponse((await server.answer(body))[0])
 
 
-@routes.post("/v1/embeddings")
+@routes.post("/v1/embeddings", max_body_size=_TEXTS)
 async def embeddings(body: EmbeddingsRequest, server: Here) -> JSONResponse:
     """Vectors, as of OpenAI."""
-    vectors: np.ndarray = await server.answer(body, len(body.input))
+    pieces = body.pieces(server.traffic.max_batch)
+    answers = await server.answer(*pieces)
+    vectors = np.concatenate([each for each, _ in answers])
     if body.dimensions not in (None, vectors.shape[1]):
         raise HTTPException(
             422, f'"dimensions" is {body.dimensions}; the vectors have {vectors.shape[1]}'
@@ -228,7 +163,7 @@ async def embeddings(body: EmbeddingsRequest, server: Here) -> JSONResponse:
     values: list[Any] = vectors.tolist()
     if body.encoding_format == "base64":  # OpenAI's client asks for it by itself
         values = [base64.b64encode(v.astype("<f4").tobytes()).decode() for v in vectors]
-    tokens = await run_in_threadpool(server.engine.tokens, body)
+    tokens = sum(count for _, count in answers)
     return JSONResponse(
         {
             "object": "list",
@@ -290,7 +225,7 @@ def make(
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await server.batches.close()
+        await asyncio.gather(server.searches.close(), server.others.close())
 
     made = FastAPI(
         title="qac_jax",
@@ -298,13 +233,7 @@ def make(
         lifespan=lifespan,
         docs_url=None,  # pages that ask other servers
         redoc_url=None,
-        middleware=[
-            Middleware(Guard, server=server),
-            Middleware(
-                TrustedHostMiddleware, allowed_hosts=settings.allowed_hosts(), www_redirect=False
-            ),
-            Middleware(RequestBodyLimitMiddleware, max_body_size=traffic.max_body),
-        ],
+        middleware=[Middleware(Guard, admission=server.admission, seconds=server.seconds)],
         exception_handlers={
             AnyHTTPException: _refused,
             RequestValidationError: _invalid,
@@ -313,7 +242,7 @@ def make(
     )
     made.state.server = server
     made.include_router(routes)
-    made.include_router(writes)
+    made.include_router(writes, max_body_size=traffic.max_body)
     page = HTMLResponse(
         (_ASSETS / "search.html").read_text(encoding="utf-8"),
         headers={"Content-Security-Policy": _PAGE_POLICY, "Cache-Control": "no-cache"},
@@ -336,7 +265,7 @@ def run(settings: Serving, traffic: Traffic) -> int:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     logging.basicConfig(format="serve: %(message)s")
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # which says where it listens
-    settings.token()  # refused before the index is loaded
+    settings.token(), settings.read_token()  # refused before the index is loaded
     engine = Engine(_opened(settings))
     if settings.reranker:
         engine.reranker = Reranker.load(settings.reranker, RerankerOptions(max_length=0))
@@ -344,16 +273,20 @@ def run(settings: Serving, traffic: Traffic) -> int:
         progress.say("serve: compiling the shapes of queries (seconds; the first time a minute)")
     engine.compile(traffic.max_batch, now=settings.warm)
     progress.say(f"serve: {len(engine.live):,} passages")
+    connections, beyond = traffic.within()
+    gc.freeze()  # what a model is made of is not looked through again and again
+    sys.setswitchinterval(0.001)  # searches and the loop wait for a thread that encodes at most so
     config = uvicorn.Config(
         make(engine, settings, traffic),
         host=settings.host,
         port=settings.port,
-        http=_Protocol,
+        http=Protocol,
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        limit_concurrency=connections,
+        backlog=beyond,
         timeout_keep_alive=max(1, round(traffic.read_limit)),
         timeout_graceful_shutdown=max(1, round(traffic.grace)),
         h11_max_incomplete_event_size=1 << 16,
@@ -380,15 +313,3 @@ def _opened(settings: Serving) -> LiveIndex:
     folder = tempfile.mkdtemp(prefix="qac_jax-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return convert.living(source, Path(folder) / "live", moved=settings.encoder)
-
-
-class _Protocol(H11Protocol):
-    """uvicorn's, closing connections that do not send a whole request soon."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.loop.call_later(self.config.timeout_keep_alive, self._close_if_silent)
-
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()

@@ -36,7 +36,8 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """`work` answers the items of a batch in a thread of its own, one batch at a time."""
+    """`work` answers the items of a batch in a thread of its own, one batch at a time. An answer
+    that is an exception is raised."""
 
     def __init__(
         self,
@@ -100,10 +101,14 @@ class Batcher:
                         waiting.answer.set_exception(error)
             else:
                 for waiting, answer in zip(batch, answers, strict=True):
-                    if not waiting.answer.done():  # else its client has gone
+                    if waiting.answer.done():
+                        pass  # its client has gone
+                    elif isinstance(answer, Exception):
+                        waiting.answer.set_exception(answer)
+                    else:
                         waiting.answer.set_result(answer)
             self._clients = _sizes(batch) + _sizes(self._waiting)
-            self._seen(_sizes(batch))
+            self._seen(len(batch))
 
     async def _until(self, enough: int) -> None:
         while _sizes(self._waiting) < enough and not self._closed:

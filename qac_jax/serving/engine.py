@@ -23,7 +23,7 @@ from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import search
 from qac_jax.retrieval.bm25 import WORD, Analyzer
 from qac_jax.serving.batching import QueryEncoder, busy
-from qac_jax.serving.requests import EmbeddingsRequest, SearchRequest
+from qac_jax.serving.requests import EmbeddingsRequest, ExplainRequest, SearchRequest
 
 
 _RERANKED = 100
@@ -46,7 +46,7 @@ _SNIPPET = 320
 _READ, _SHOWN = 24, 3
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
-Request = SearchRequest | EmbeddingsRequest
+Request = SearchRequest | EmbeddingsRequest | ExplainRequest
 
 
 class Engine:
@@ -90,7 +90,7 @@ class Engine:
             queries.warm()
 
     def answer(self, batch: Sequence[Request]) -> list[Any]:
-        """The answers of a batch: searches of equal settings are one product of matrices."""
+        """Answers or errors of a batch: searches of equal settings are one product of matrices."""
         snapshot, vectors = self.snapshot, self._vectors(batch)
         answers: list[Any] = [*vectors]
         groups = collections.defaultdict[str, list[tuple[int, SearchRequest]]](list)
@@ -98,15 +98,24 @@ class Engine:
             if isinstance(request, SearchRequest):
                 key = repr((request.where, request.hybrid, _depth(request)))
                 groups[key].append((number, request))
+            elif isinstance(request, EmbeddingsRequest):
+                answers[number] = vectors[number], self.tokens(request)
+            else:
+                answers[number] = self._explained(request, vectors[number][0], snapshot)
         for group in groups.values():
             first = group[0][1]
-            rankings = snapshot.find(
-                [request.query for _, request in group],
-                np.concatenate([vectors[number] for number, _ in group]),
-                _depth(first),
-                where=first.where,
-                weight=first.hybrid,
-            )
+            try:
+                rankings = snapshot.find(
+                    [request.query for _, request in group],
+                    np.concatenate([vectors[number] for number, _ in group]),
+                    _depth(first),
+                    where=first.where,
+                    weight=first.hybrid,
+                )
+            except UserError as error:  # of the filter
+                for number, _ in group:
+                    answers[number] = HTTPException(422, str(error))
+                continue
             for (number, request), found in zip(group, rankings, strict=True):
                 answers[number] = self._searched(request, found, snapshot)
         return answers
@@ -143,20 +152,20 @@ class Engine:
             answer["facets"] = facets(snapshot.records(found.rows[:_FACETED].tolist()))
         return answer
 
-    def explain(self, query: str, name: str) -> dict[str, Any]:
+    def _explained(
+        self, request: ExplainRequest, vector: np.ndarray, snapshot: Snapshot
+    ) -> dict[str, Any] | HTTPException:
         """BM25's score word by word, and the sentences whose vectors are nearest to the query's."""
-        snapshot = self.snapshot
-        row = int(snapshot.rows_of([name])[0])
+        row = int(snapshot.rows_of([request.id])[0])
         if row < 0:
-            raise HTTPException(404, "the index has no passage with this id; take one of a hit")
+            return HTTPException(404, "the index has no passage with this id; take one of a hit")
         text = snapshot.records([row])[0].get("text") or ""
         sentences = [part for part in _SENTENCE_END.split(text) if part.strip()][:_READ]
-        words = snapshot.by_word(query, row)
-        (vector,) = self.encode([query], "query")
+        words = snapshot.by_word(request.query, row)
         scores = self.live.encoder.encode(sentences) @ vector
         nearest = np.argsort(-scores, kind="stable")[:_SHOWN].tolist()
         return {
-            "id": name,
+            "id": request.id,
             "words": [{"word": word, "score": round(gain, 6)} for word, gain in words],
             "bm25": round(sum(gain for _, gain in words), 6),
             "dense": round(float(snapshot.vectors(np.array([row]))[0] @ vector), 6),

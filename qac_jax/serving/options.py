@@ -1,16 +1,24 @@
 """The flags of `qac serve`, without its imports, so that --help is fast."""
 
+import contextlib
 import dataclasses
+import fnmatch
+import ipaddress
 import os
+import re
+import resource
+import socket
 from pathlib import Path
 
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
 
 
-# Where the token of writers is, if not in a file: a flag would show it to all users of a machine.
-TOKEN = "QAC_SERVE_TOKEN"
-LOCAL = ("127.0.0.1", "localhost", "::1")
+# Where tokens are, if not in a file: a flag would show them to all users of a machine.
+TOKEN, READ_TOKEN = "QAC_SERVE_TOKEN", "QAC_READ_TOKEN"
+# Descriptors that a change may need for files.
+_FILES = 16
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@?#\s]+)(:\d*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +30,39 @@ class Traffic(Checked):
         5.0, "milliseconds that a batch waits for clients that asked lately", at_least=0
     )
     queue: int = option(256, "requests that may wait; more get 503 and Retry-After", at_least=1)
-    max_body: int = option(16 << 20, "bytes of a request; more gets 413", at_least=1)
+    rate: float = option(
+        0.0, "requests a second of one client, for long; more get 429 (0: any number)", at_least=0
+    )
+    connections: int = option(
+        512,
+        "connections at one time; beyond them the one that is silent longest is closed",
+        at_least=8,
+    )
+    max_body: int = option(
+        16 << 20,
+        "bytes of what is added; all large bodies at one time have 4 times as many",
+        at_least=1,
+    )
     time_limit: float = option(
         30.0, "seconds of a request, adding excepted; then it gets 504", above=0
     )
-    read_limit: float = option(15.0, "seconds in which a client must send its request", above=0)
+    read_limit: float = option(
+        15.0, "seconds in which a client must send its request, and take its answer", above=0
+    )
     grace: float = option(30.0, "seconds that requests have to finish after SIGTERM", above=0)
+
+    def within(self) -> tuple[int, int]:
+        """(connections at most, of them those beyond the limit until others are closed), by
+        the descriptors that this process may have."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = most - len(os.listdir("/dev/fd")) - _FILES
+        beyond = min(self.connections, free) // 4
+        if beyond < 2:
+            raise UserError(
+                f"this process may open {most} files, which leaves none for clients; allow more, "
+                "such as by `ulimit -n 1024`"
+            )
+        return min(self.connections + beyond, free), beyond
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,26 +77,41 @@ class Serving(Checked):
     token_file: str = option(
         "", f"file with the token of those who may write (or the variable {TOKEN}; default: nobody)"
     )
+    read_token_file: str = option(
+        "", f"file with the token of those who may read (or {READ_TOKEN}; default: everybody)"
+    )
     hosts: tuple[str, ...] = option(
-        (), "names by which the server is called (default: this machine's own, or any with --host)"
+        (), "names by which it is called, beside localhost, the machine's and addresses (*: any)"
     )
     warm: bool = option(True, "compile the usual shapes before the first request")
 
     def token(self) -> str:
         """That of writers; "" where nobody may write."""
-        token = os.environ.get(TOKEN, "")
-        if self.token_file:
-            token = Path(self.token_file).read_text(encoding="utf-8", errors="replace")
-        token = token.strip()
-        if (token or self.token_file) and len(token) < 16:
-            raise UserError(
-                f"{self.token_file or TOKEN} holds a token of {len(token)} characters; expected 16 "
-                "or more, such as those of `openssl rand -hex 32`"
-            )
-        return token
+        return _token(self.token_file, TOKEN)
 
-    def allowed_hosts(self) -> list[str]:
-        """Names in the Host header: a page elsewhere cannot reach a local server by its own name
-        (DNS rebinding)."""
-        names = self.hosts or (LOCAL if self.host in LOCAL else ("*",))
-        return [f"[{name}]" if ":" in name else name for name in names]
+    def read_token(self) -> str:
+        """That of readers; "" where everybody may read."""
+        return _token(self.read_token_file, READ_TOKEN)
+
+    def called(self, host: str) -> bool:
+        """Whether a Host header is ours: a page elsewhere cannot reach the server by a name of its
+        own (DNS rebinding); an address cannot be such a name."""
+        match = _HOST.fullmatch(host.lower())
+        name = match[1].strip("[].") if match else ""
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        names = ("localhost", socket.gethostname(), self.host, *self.hosts)
+        return any(fnmatch.fnmatchcase(name, known.lower()) for known in names) and bool(name)
+
+
+def _token(file: str, variable: str) -> str:
+    token = os.environ.get(variable, "")
+    if file:
+        token = Path(file).read_text(encoding="utf-8", errors="replace")
+    token = token.strip()
+    if (token or file) and len(token) < 16:
+        raise UserError(
+            f"{file or variable} holds a token of {len(token)} characters; expected 16 or more, "
+            "such as those of `openssl rand -hex 32`"
+        )
+    return token

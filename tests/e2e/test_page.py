@@ -29,7 +29,7 @@ _FLAGS = (
 _KEYS = {"Enter": (13, "\r"), "Escape": (27, "")}
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PROGRAM, reason="needs Chromium")]
 
-_ODD = dict.fromkeys(("constructor", "__proto__"), "right")
+_ODD = dict.fromkeys(("constructor", "__proto__", "toString"), "right")
 HOSTILE: list[dict[str, Any]] = [
     {
         "_id": "<b id=x>",
@@ -37,7 +37,7 @@ HOSTILE: list[dict[str, Any]] = [
         "text": "hostile <img src=x onerror='window.broken = 1'> &lt;b&gt; {{title}} ${1} \u202e",
         "url": "javascript:window.broken=1",
         "<i>lang</i>": "<svg onload=window.broken=1>",
-        **dict.fromkeys(("constructor", "__proto__"), "left"),
+        **dict.fromkeys(("constructor", "__proto__", "toString"), "left"),
     },
     {"_id": "w", "title": "hostile " + "W" * 300, "text": "hostile " + "wide" * 500, **_ODD},
     {"_id": "constructor", "title": "link", "text": "hostile", "url": "https://example.org/a"}
@@ -212,7 +212,7 @@ def test_hostile_texts_are_texts(browser: Browser, address: str, mode: str) -> N
 @pytest.mark.parametrize(
     ("query", "name", "value", "left"),
     [("copper+lamp", "lang", "de", 10), ("hostile", "constructor", "left", 1),
-     ("hostile", "__proto__", "left", 1)],
+     ("hostile", "__proto__", "left", 1), ("hostile", "toString", "left", 1)],
 )  # fmt: skip
 def test_filters(
     browser: Browser, address: str, query: str, name: str, value: str, left: int

@@ -8,14 +8,17 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
 import toy_retrieval as toy
 
@@ -118,6 +121,117 @@ def test_broken_slow_and_large_requests(server: Server) -> None:
     assert server.ask("POST", "/search", b'{"query": "' + b"x" * 2_000_000 + b'"}')[0] == 413
     assert server.ask("GET", "/health")[0] == 200
     assert "Traceback" not in server.log.read_text()
+
+
+def seconds_of_searches(server: Server, enough: Callable[[int], bool]) -> list[float]:
+    taken: list[float] = []
+    while not enough(len(taken)):
+        began = time.perf_counter()
+        assert server.ask("POST", "/search", {"query": f"copper lamp {len(taken)}"})[0] == 200
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def test_searches_are_answered_during_200_hostile_exchanges(folder: Path) -> None:
+    server = Server(folder, "--read_limit", "1")
+
+    def memory() -> int:
+        return psutil.Process(server.process.pid).memory_info().rss >> 20
+
+    for path, body in (
+        ("/search", {"query": "copper " * 300, "k": 1000}),
+        ("/v1/embeddings", {"input": ["copper " * 300] * 8}),
+    ):
+        while server.ask("POST", path, body)[0] != 200:  # compiled
+            pass
+    seconds_of_searches(server, lambda count: count >= 20)
+    quiet, before = seconds_of_searches(server, lambda count: count >= 200), memory()
+    command = [sys.executable, str(TESTS / "toy_attack.py"), str(server.port), "200", "48"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attack:
+        assert attack.stdout is not None
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.extend(attack.stdout or ()))
+        reader.start()
+        meanwhile = seconds_of_searches(server, lambda _: attack.poll() is not None)
+        reader.join()
+    ended, more = [json.loads(line) for line in lines], memory() - before
+    assert server.stop() == 0
+    p99 = [float(np.percentile(each, 99)) for each in (quiet, meanwhile)]
+    print(f"p99 {p99} of {len(meanwhile)} searches; {more} MiB more")
+    assert len(ended) == 200 and len(meanwhile) > 50
+    assert not [each for each in ended if each["status"] in (-1, 500)]
+    assert not [each for each in ended if each["kind"] != "encode" and each["seconds"] > 15]
+    assert p99[1] <= max(5 * p99[0], 0.05)
+    assert more < 300
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_with_few_descriptors_nothing_is_an_error(folder: Path) -> None:
+    command = [sys.executable, "-m", "qac_jax.cli", "serve", "--index", str(folder)]
+    limited = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash", *command]
+    server = Server(folder, program=limited)
+    with contextlib.ExitStack() as crowd:
+        for _ in range(200):
+            link = crowd.enter_context(socket.socket())
+            link.setblocking(False)
+            link.connect_ex(("127.0.0.1", server.port))
+        for path, body in (("/search", {"query": "lamp"}), ("/add", {"passages": ["A lamp."]})):
+            assert [server.ask("POST", path, body)[0] for _ in range(5)] == [200] * 5
+    assert server.stop() == 0 and "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.skipif(not shutil.which("nginx"), reason="needs nginx (Debian: nginx-light)")
+def test_the_proxy_of_deploy(folder: Path, tmp_path: Path) -> None:
+    """deploy/nginx.conf with free ports and a certificate of our own."""
+    name = "search.example.org"
+    server = Server(folder, "--hosts", name)
+    made = (
+        f"req -x509 -nodes -newkey rsa:2048 -keyout privkey.pem -out fullchain.pem -subj /CN={name}"
+    )
+    command = ["openssl", *made.split(), "-addext", f"subjectAltName=DNS:{name}"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+        plain, port = (each.getsockname()[1] for each in (first, second))
+    site = (TESTS.parent / "deploy" / "nginx.conf").read_text()
+    for old, new in (
+        ("listen 80;", f"listen 127.0.0.1:{plain};"),
+        ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
+        ("127.0.0.1:8080", f"127.0.0.1:{server.port}"),
+        (f"/etc/letsencrypt/live/{name}", str(tmp_path)),
+    ):
+        assert old in site
+        site = site.replace(old, new)
+    around = (
+        f"daemon off; pid {tmp_path}/pid; error_log stderr; events {{}} http {{ access_log off;\n"
+    )
+    (tmp_path / "nginx.conf").write_text(f"{around}{site}}}\n")
+    context = ssl.create_default_context(cafile=tmp_path / "fullchain.pem")
+    context.check_hostname = False  # it is called by its address here
+
+    def asked(path: str, host: str = name, safe: bool = True) -> tuple[int, Any]:
+        link = http.client.HTTPConnection("127.0.0.1", plain, timeout=20)
+        if safe:
+            link = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
+        with contextlib.closing(link):
+            link.request("GET", path, headers={"Host": host})
+            answer = link.getresponse()
+            return answer.status, answer.headers
+
+    with subprocess.Popen(["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf"]) as proxy:
+        try:
+            while proxy.poll() is None:
+                with contextlib.suppress(ConnectionRefusedError):
+                    assert asked("/", safe=False)[0] == 301
+                    break
+                time.sleep(0.05)
+            status, headers = asked("/search?q=lamp")
+            assert status == 200 and "Strict-Transport-Security" in headers
+            assert [asked("/metrics")[0], asked("/", "rebound.example")[0]] == [403, 400]
+        finally:
+            proxy.terminate()
+            server.stop()
 
 
 def test_sigterm_finishes_what_it_took(folder: Path) -> None:

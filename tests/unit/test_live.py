@@ -281,7 +281,7 @@ FITS: list[tuple[dict[str, Any], str]] = [
     ({"tags": {"exists": False}}, "bde"),
     ({"open": True, "tags": ["x", "z"]}, "a"),
     ({"columns.kind": "k1"}, "b"),
-    ({"text": "bee one"}, ""),
+    ({"never": None, "lang": "de"}, "b"),
 ]
 
 
@@ -296,9 +296,24 @@ def test_what_fits(tmp_path: Path) -> None:
     for wrong, message in (
         ("en", "is not a filter; give fields with values"),
         ({"year": ("=>", 3)}, "did you mean|valid names"),
+        ({"yaer": 2019}, "no passage has the field 'yaer'; did you mean 'year'"),
+        ({"zzz": ("!=", "x")}, "'zzz'; valid names: columns.kind, lang, open, tags, year"),
+        ({"year": 10**400}, "expected a text, a finite number"),
+        ({"year": float("nan")}, "expected a text, a finite number"),
+        ({"\ud800": None}, "expected a text"),
     ):
         with pytest.raises(UserError, match=message):
             index.search(["bee"], where=wrong)
+    with pytest.raises(UserError, match="is not JSON"):
+        convert.opened_index(index.folder, where="[" * 100_000)
+    empty = toy.live(tmp_path / "empty")
+    assert empty.search(["bee"], where={"lang": "en"}) == [[]]
+
+
+def test_numbers_that_no_float_can_be_are_kept(tmp_path: Path) -> None:
+    index = toy.live(tmp_path / "index", [{"_id": "a", "text": "bee", "n": 10**400, "m": 1}])
+    ((hit,),) = index.search(["bee"], where={"m": 1})
+    assert hit.metadata["n"] == 10**400
 
 
 def test_files_of_queries(tmp_path: Path) -> None:

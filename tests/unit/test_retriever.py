@@ -83,6 +83,7 @@ def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> Non
 
 def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path: Path) -> None:
     bare: Any = Retriever.load(folder)
+    found: Any = searching
     for call, said in (
         (lambda: bare.search("honey"), "no passages to search; give it some with .index"),
         (lambda: bare.index("Bees make honey."), "there is no file or folder Bees make honey"),
@@ -90,6 +91,11 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
         # A single passage is not read by its characters or keys.
         (lambda: bare.add("Bees."), "not a list of passages; write it in brackets"),
         (lambda: bare.delete("d7"), "'d7' is not a list of ids; write it in brackets: .id."),
+        (lambda: found.search(None), "^question=None; expected a text, or a list of texts"),
+        (lambda: found.search(["a", 3]), "^question=.'a', 3.; expected a text"),
+        (lambda: found.search("a", k="3"), "^k='3'; expected a whole number"),
+        (lambda: found.search("a", k=True), "^k=True; expected a whole number"),
+        (lambda: found.search("a", hybrid=True), "^hybrid=True; expected a weight"),
     ):
         with pytest.raises(UserError, match=said):
             call()

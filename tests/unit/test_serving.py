@@ -163,28 +163,104 @@ def test_searches_that_are_refused(engine: Engine) -> None:
         ({"query": "\ud800"}, "valid string"),
         ({"query": "x", "k": 0}, '"k": Input should be greater than or equal to 1'),
         ({"query": "x", "rerank": True}, "no cross-encoder"),
-        ({"query": "x", "where": {"n": 10**400}}, "too large"),
+        ({"query": "x", "where": {"n": 10**400}}, "a finite number"),
+        ({"query": "x", "where": {"n": float("nan")}}, "a finite number"),
+        ({"query": "x", "where": {"lang": [[[[[["a"]]]]]]}}, "a finite number"),
+        ({"query": "x", "where": {"\ud800": "a"}}, "a finite number"),
+        ({"query": "x", "where": {"lnag": "en"}}, "'lnag'; did you mean 'lang'"),
         ({"query": "x", "wher": {}}, '"wher": Extra inputs'),
     )
     for body, sentence in cases:
         answer = one(engine, "POST", "/search", content=json.dumps(body), headers=JSON)
         assert answer.status_code == 422, body
         assert re.search(sentence, answer.json()["error"]["message"])
-    for content in (b"{", b'{"query": "\xff"}', b"[" * 100_000, b'{"k": ' + b"9" * 5000 + b"}"):
+    for content in (b"{", b'{"query": "\xff"}', b"[" * 10_000, b'{"k": ' + b"9" * 5000 + b"}"):
         answer = one(engine, "POST", "/search", content=content, headers=JSON)
         assert answer.status_code in (400, 422) and answer.json()["error"]["message"], content[:30]
 
 
 def test_other_requests_that_are_refused(engine: Engine) -> None:
     for request, status in (
-        ({"content": b"x" * 2000, "headers": JSON, "traffic": Traffic(max_body=1000)}, 413),
+        ({"content": b'{"query": "' + b"x" * 300_000, "headers": JSON}, 413),
         ({"content": b"query=x", "headers": {"Content-Type": "text/plain"}}, 422),
         ({"json": {"query": "x"}, "headers": {"Host": "evil.example"}}, 400),
     ):
         assert one(engine, "POST", "/search", **request).status_code == status
     assert one(engine, "GET", "/../../etc/passwd").status_code == 404
-    assert one(engine, "GET", "/health", headers={"Host": "[::1]:8080"}).status_code == 200
+    for path, body in (("/search", b"[" * 60_000), ("/v1/embeddings", b"[{}," * 30_000)):
+        assert one(engine, "POST", path, content=body, headers=JSON).status_code == 413
+    answer = one(engine, "POST", "/v1/embeddings", json={"input": ["lamp " * 2_000] * 60})
+    assert answer.status_code == 422 and "at most 500,000" in answer.text
     assert one(engine, "OPTIONS", "/search").headers.get("access-control-allow-origin") is None
+
+
+def test_names_of_the_server() -> None:
+    """Addresses and --hosts: what a page of someone else cannot have as its own name."""
+    for host in ("0.0.0.0", "127.0.0.1"):
+        settings = Serving(host=host, hosts=("search.example", "*.inner.example"))
+        for name in ("localhost:80", "[::1]:8080", "10.1.2.3", "Search.example", "a.inner.example"):
+            assert settings.called(name), name
+        for name in ("", "rebound.example", "localhost@rebound.example", "[x]", "inner.example/"):
+            assert not settings.called(name), name
+    assert Serving(hosts=("*",)).called("any.example")
+
+
+def test_readers_may_need_a_token(
+    engine: Engine, writers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = TOKEN[::-1]
+    monkeypatch.setenv("QAC_READ_TOKEN", token)
+    basic = "Basic " + base64.b64encode(f"me:{token}".encode()).decode()
+    for path in ("/search?q=lamp", "/", "/search.js", "/metrics", "/openapi.json", "/add%0A"):
+        answer = one(engine, "GET", path)
+        assert answer.status_code == 401 and answer.headers["WWW-Authenticate"].startswith("Basic")
+    for given in (basic, f"Bearer {token}", WRITER["Authorization"]):
+        answer = one(engine, "GET", "/search?q=lamp", headers={"Authorization": given})
+        assert answer.status_code == 200
+        body: dict[str, Any] = {"json": {"ids": ["none"]}, "headers": {"Authorization": given}}
+        assert one(engine, "POST", "/delete", **body).status_code == (
+            200 if body["headers"] == WRITER else 401
+        )
+    assert one(engine, "POST", "/delete%0A", json={"ids": ["x"]}).status_code == 401
+    assert one(engine, "GET", "/health").status_code == 200
+
+
+def test_clients_that_ask_too_often(engine: Engine) -> None:
+    async def questions(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        return [await client.get("/v1/models") for _ in range(9)] + [await client.get("/health")]
+
+    *answers, health = asked(engine, questions, traffic=Traffic(rate=0.5))
+    assert [each.status_code for each in answers] == [200] * 6 + [429] * 3
+    assert 1 <= int(answers[-1].headers["Retry-After"]) <= 2 and health.status_code == 200
+
+
+def test_searches_do_not_wait_for_texts_that_are_encoded(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, sizes, answer = threading.Event(), [], Engine.answer
+
+    def slow(self: Engine, batch: Sequence[Any]) -> list[Any]:
+        if any(len(each.input[0]) > 512 for each in batch):
+            sizes.append(sum(len(each.input) for each in batch))
+            assert go.wait(20)
+        return answer(self, batch)
+
+    async def questions(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        bodies = (
+            ("/v1/embeddings", {"input": ["lamp " * 200] * 40}),
+            ("/search", {"query": "lamp " * 200}),
+        )
+        waiting = [asyncio.create_task(client.post(path, json=body)) for path, body in bodies]
+        await asyncio.sleep(0.05)
+        quick = [await client.post("/search", json={"query": "lamp"}) for _ in range(3)]
+        go.set()
+        return [*quick, *await asyncio.gather(*waiting)]
+
+    monkeypatch.setattr(Engine, "answer", slow)
+    monkeypatch.setattr(Engine, "tokens", lambda self, request: 7)
+    answers = asked(engine, questions)
+    assert [each.status_code for each in answers] == [200] * 5
+    assert len(answers[3].json()["data"]) == 40 and max(sizes) <= 17
 
 
 def test_hostile_texts_are_texts(engine: Engine) -> None:
@@ -192,7 +268,8 @@ def test_hostile_texts_are_texts(engine: Engine) -> None:
         where = {"lang": ["en", text]}
         answer = search(engine, query=text, highlight=True, facets=True, where=where)
         assert answer["query"] == text and answer["hits"]
-        assert search(engine, query=text, where={text: text})["hits"] == []
+        absent: dict[str, Any] = {"lang": {"not in": [text]}, text: None}
+        assert search(engine, query=text, where=absent, k=60)["passages"] == 60
 
 
 def test_an_error_says_nothing_of_the_inside(
