@@ -199,8 +199,6 @@ def _answer(question: str, index: Searchable | LiveSearch, options: argparse.Nam
     (hits,) = index.ask([question], max(k, _READ_AGAIN) if options.reranker else k)
     if isinstance(index, convert.LiveSearch):
         missing, cosine = [], index.live.settings.cosine
-        for sentence in () if hits else index.live.snapshot.unknown_fields(index.where):
-            progress.say(f"search: {sentence}")
     else:
         missing, cosine = index.texts.missing, index.artifact.info.get("cosine", False)
     if options.reranker:
