@@ -82,8 +82,9 @@ class Admission:
     def _early(self, client: Any) -> float:
         """Seconds that a client must wait."""
         address, now = client[0] if client else "", time.monotonic()
-        with contextlib.suppress(ValueError):  # a network of IPv6 is one client
-            address = str(ipaddress.IPv6Network(f"{address}/64", strict=False))
+        if ":" in address and "." not in address:  # a network of IPv6 is one client
+            with contextlib.suppress(ValueError):
+                address = str(ipaddress.IPv6Network(f"{address}/64", strict=False))
         gap, due = 1 / self.traffic.rate, max(self._due.pop(address, now), now)
         wait = due - now - _BURST
         self._due[address] = due if wait > 0 else due + gap
