@@ -7,7 +7,6 @@ instead. hit@k is the share of all questions with an answer in one of their top 
 
 import functools
 import os
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -15,7 +14,7 @@ import regex
 
 from qac_jax import progress
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, shown
 from qac_jax.evaluation.metrics import QueryScores, depth_of
 from qac_jax.evaluation.results import MACRO, Judge, Result
 from qac_jax.formats.queries import Query, read_queries
@@ -28,6 +27,9 @@ MEASURES = ("hit@5", "hit@20", "hit@100")
 
 # Separates tokens in a joined text: a control character, which no token contains.
 _SEPARATOR = "\n"
+
+# Seconds for one regular expression and one passage; most take microseconds.
+_PATIENCE = 10
 
 Matcher = Callable[[str], bool]
 
@@ -66,13 +68,20 @@ def _by_pattern(answers: Sequence[str]) -> Matcher:
     for answer in answers:
         try:
             plain = unicodedata.normalize("NFD", answer)
-            patterns.append(re.compile(plain, re.IGNORECASE | re.MULTILINE))
-        except re.error as error:
+            patterns.append(regex.compile(plain, regex.IGNORECASE | regex.MULTILINE))
+        except (regex.error, RecursionError) as error:
             progress.say(f"the answer {answer!r} is no regular expression ({error})")
 
     def holds(text: str) -> bool:
         text = unicodedata.normalize("NFD", text)
-        return any(pattern.search(text) for pattern in patterns)
+        try:
+            return any(pattern.search(text, timeout=_PATIENCE) for pattern in patterns)
+        except TimeoutError:
+            said = ", ".join(shown(pattern.pattern) for pattern in patterns)
+            raise UserError(
+                f"one of the answers {said} takes over {_PATIENCE} s to search a passage of "
+                f"{len(text):,} characters; write a simpler expression"
+            ) from None
 
     return holds
 

@@ -43,9 +43,9 @@ _DIRECTIVE = re.compile(r"^\.\. ([\w:-]+)::\s*(.*)$")
 _REMARK = ("note", "warning", "tip", "important", "caution", "rubric", "hint")
 _ANNOUNCES = re.compile(r"::$|^\s*\.\. (code|code-block|sourcecode|math|testcode)::")
 _TARGET = re.compile(r"^\.\. _[^:]+:")
-_ROLE = re.compile(r":[\w:+-]{1,60}:`(?:([^`<]+?)\s*<[^`>]*>|~?\.?([^`]*))`")
-_CROSS_REFERENCE = re.compile(r":(?:\w+:)?(?:func|class|meth|mod|obj|attr|data):`[~.!]*([\w.]+)`")
-_LITERAL = re.compile(r"``([^`]+)``|`~?([^`<>]+?)(?:\s*<[^`>]*>)?`_{0,2}")
+_ROLE = re.compile(r":[\w:+-]{1,60}:`(?:([^`<]*[^`<\s])\s*<[^`>]*>|~?\.?([^`]*))`")
+_CROSS_REFERENCE = re.compile(r":(?:\w+:)?(?:func|class|meth|mod|obj|attr|data):`[~.!]*+([\w.]++)`")
+_LITERAL = re.compile(r"``([^`]+)``|`~?(?:([^`<>]*[^`<>\s])\s*<[^`>]*>|([^`<>]+))`_{0,2}")
 _SPACES = re.compile(r" {2,}")
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*\n]*[^\s*])?)\*{1,2}(?![\w*])")
 _TEMPLATE = re.compile(r"^(%\(\w+\)s|\$?\{\w+\})$")
@@ -73,7 +73,7 @@ def parse(text: str) -> Docstring:
 def plain(line: str) -> str:
     """Prose without reStructuredText marks."""
     line = _ROLE.sub(lambda m: m[1] or m[2], line)
-    line = _LITERAL.sub(lambda m: m[1] or m[2], line)
+    line = _LITERAL.sub(lambda m: m[1] or m[2] or m[3], line)
     return _SPACES.sub(" ", _EMPHASIS.sub(r"\1", line))
 
 
@@ -200,7 +200,7 @@ def _see_also(lines: Sequence[str]) -> Iterator[str]:
             continue
         if _indent(line) > margin:
             continue
-        text = plain(_BULLET.sub("", line.strip()))
+        text = " ".join(plain(_BULLET.sub("", line.strip())).split())
         names = re.split(r"\s+:|:\s|:$|\s[-–—]+\s", text, maxsplit=1)[0]
         for name in names.split(","):
             name = name.strip().rstrip(".:").removesuffix("()")

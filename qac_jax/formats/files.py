@@ -45,10 +45,12 @@ _UNPACKED = 4
 _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BOM = b"\xef\xbb\xbf"
-# The longest line that is read, in bytes: few packed bytes may stand for gigabytes in one line.
-LONGEST_LINE = 64 << 20
+# The longest line or record that is read, in bytes: parsed JSON takes up to 24 times its length.
+LONGEST_LINE = 16 << 20
 # The longest file that is read whole.
 LONGEST_FILE = 256 << 20
+# How many times larger than a packed file its content may be, unless it is small.
+_EXPANSION, _SMALL = 100, 16 << 20
 
 T = TypeVar("T")
 
@@ -120,13 +122,33 @@ def compression(path: str) -> str:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
 
 
+class _Unpacked(io.RawIOBase):
+    """The content of a packed file, which may not be many times as large."""
+
+    def __init__(self, inner: IO[bytes], path: str):
+        self._inner, self._path = inner, path
+        self._left = max(_SMALL, _EXPANSION * os.path.getsize(path))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        raw = self._inner.read(min(len(buffer), 1 << 20))
+        self._left -= len(raw)
+        if self._left < 0:
+            said = f"it unpacks to more than {_EXPANSION} times its size"
+            raise DataError(f"{said}; if you trust it, give it unpacked", file=self._path)
+        buffer[: len(raw)] = raw
+        return len(raw)
+
+
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[IO[bytes]]:
     """The unpacked bytes of a file; damage in the packing is a DataError."""
     packing = compression(path)
     try:
         with open(path, "rb", buffering=1 << 20) as file, _UNPACKERS[packing](file) as unpacked:
-            yield unpacked
+            yield io.BufferedReader(_Unpacked(unpacked, path), 1 << 20) if packing else unpacked
     except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
         if not packing or getattr(error, "errno", None) is not None:
             raise
@@ -203,7 +225,7 @@ def line_before(path: str, offset: int) -> bytes:
     with open(path, "rb") as file:
         tail, position = b"", offset
         while position > 0 and tail.rstrip(b"\r\n").rfind(b"\n") < 0:
-            step = min(position, 1 << 16)
+            step = min(position, max(1 << 16, len(tail)))
             position -= step
             file.seek(position)
             tail = file.read(step) + tail
@@ -316,8 +338,6 @@ def string(record: Mapping[str, Any], *keys: str, what: str = "") -> str:
 
 
 _CHUNK = 1 << 16
-# A value that is longer is taken for damage: the bracket that closes it is missing.
-_LONGEST_VALUE = 1 << 28
 _VALUE = re.compile(r"[^\s,]")
 
 
@@ -344,7 +364,8 @@ def _values(file: str) -> Iterator[Any]:
                 except (ValueError, RecursionError):  # perhaps the rest of it is in the next chunk
                     text, position = text[position:], 0
                     more = reader.read(max(_CHUNK, len(text)))
-                    if not more or len(text) > _LONGEST_VALUE:
+                    # A longer value is taken for damage: the bracket that closes it is missing.
+                    if not more or len(text) > LONGEST_LINE:
                         raise
                     text += more
                     continue

@@ -106,6 +106,8 @@ def _files(path: str) -> list[str]:
 # The formats.
 
 _PASSAGES = '"positive_ctxs"'  # of DPR's training files
+# A list in Python's syntax takes some hundred times its length when it is parsed.
+_LONGEST_LIST = 1 << 20
 
 
 def _one_a_line(parse: Callable[[Line], Query | None], recognise: Recognise) -> QueryFormat:
@@ -140,7 +142,8 @@ def _number(line: Line) -> str:
 def _jsonl(line: Line) -> Query:
     """BEIR's {"_id", "text", "metadata": {"answers", …}}, and DPR's {"question", "answer"}."""
     record = json_object(line.text)
-    meta = dict(record.get("metadata") or {})
+    given = record.get("metadata") or {}
+    meta = dict(given) if isinstance(given, dict) else {"metadata": given}
     answers = record.get("answers", record.get("answer", meta.pop("answers", [])))
     numbered = "question" in record
     name = string(record, "_id", "id", "query_id", "qid", "text_id", what="" if numbered else "id")
@@ -162,9 +165,11 @@ def _line(line: Line) -> Query:
 def _dpr(line: Line) -> Query:
     """DPR's: question, list of answers as Python writes it; numbered from 0."""
     question, answers = quoted_columns(line.text, ("question", "answers"))
+    if len(answers) > _LONGEST_LIST:
+        raise BadRecord(f"the list of answers has more than {_LONGEST_LIST:,} characters")
     try:
         given = ast.literal_eval(answers)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise BadRecord("the answers are not a Python list of texts") from None
     return Query(_number(line), question, _answers(given), place=line.place)
 

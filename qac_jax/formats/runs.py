@@ -67,17 +67,22 @@ def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
     run: Run = {}
     # Many queries retrieve the same passage: ids are kept once.
     known: dict[str, str] = {}
+    scattered: dict[str, dict[str, float]] = {}  # queries whose lines do not stand together
     for query, lines in itertools.groupby(_lines(path, BadLines()), key=itemgetter(1)):
-        rows = list(lines)
-        ids, scores = [row[2] for row in rows], [row[3] for row in rows]
-        if query in run:  # its lines do not stand together
-            ids += run[query].ids
-            scores += run[query].scores.tolist()
-        if len(set(ids)) < len(ids):
-            passage = next(i for i in ids if ids.count(i) > 1)
-            raise DataError(f"passage {passage!r} was ranked for query {query!r} before", file=path)
-        ranking = ranked(ids, scores).top(depth)
-        run[query] = Ranking(tuple(known.setdefault(i, i) for i in ranking.ids), ranking.scores)
+        scores: dict[str, float] = {}
+        if query in run:
+            before = zip(run[query].ids, run[query].scores.tolist(), strict=True)
+            scores = scattered[query] if query in scattered else dict(before)
+            scattered[query] = scores
+        for place, _, passage, score in lines:
+            if passage in scores:
+                said = f"passage {passage!r} was ranked for query {query!r} before"
+                raise DataError(said, file=path, line=place.line)
+            scores[known.setdefault(passage, passage)] = score
+        if query not in run:
+            run[query] = ranked(list(scores), list(scores.values())).top(depth)
+    for query, scores in scattered.items():
+        run[query] = ranked(list(scores), list(scores.values())).top(depth)
     if not run:
         raise DataError("no line in it; expected a run of one passage a line", file=path)
     return run

@@ -50,8 +50,8 @@ def _tevatron(file: str, bad: BadLines) -> Iterator[TrainingLine]:
         found = TrainingLine(
             string(record, "query_id", "qid", what="query id"),
             string(record, "query", what="query"),
-            tuple(passage_of(p) for p in record.get("positive_passages") or []),
-            tuple(passage_of(p) for p in record.get("negative_passages") or []),
+            tuple(map(passage_of, _objects(record, "positive_passages"))),
+            tuple(map(passage_of, _objects(record, "negative_passages"))),
         )
         if not found.query.strip():
             raise BadRecord(f"the text of query {found.query_id!r} is empty")
@@ -128,17 +128,21 @@ def _dpr(file: str, bad: BadLines) -> Iterator[TrainingLine]:
 
 
 def _passages(record: Mapping[str, Any], key: str) -> tuple[Passage, ...]:
-    given = record.get(key) or []
-    if not isinstance(given, list) or not all(isinstance(passage, dict) for passage in given):
-        raise BadRecord(f"{key!r} is not a list of passages")
     return tuple(
         Passage(
             string(passage, "passage_id", "psg_id"),
             string(passage, "title").strip(),
             string(passage, "text", what="text").strip(),
         )
-        for passage in given
+        for passage in _objects(record, key)
     )
+
+
+def _objects(record: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    given = record.get(key) or []
+    if not isinstance(given, list) or not all(isinstance(passage, dict) for passage in given):
+        raise BadRecord(f"{key!r} is not a list of passages")
+    return given
 
 
 TRAINING_FORMATS = {
@@ -213,10 +217,10 @@ def read_hard_negatives(
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadRecord(f"not passages of a pid and a ce-score: {error!r}") from None
         highest = min(positives.values(), default=0.0) - MARGIN
-        negatives: list[str] = []
+        negatives: dict[str, None] = {}
         for scores in systems:
-            fitting = [name for name, score in scores.items() if score <= highest]
-            negatives += [name for name in fitting if name not in negatives][:PER_SYSTEM]
+            fitting = (n for n, score in scores.items() if score <= highest and n not in negatives)
+            negatives |= dict.fromkeys(list(itertools.islice(fitting, PER_SYSTEM)))
         if not positives or not negatives:
             bad.leave_out("queries without positives or negatives")
             return None

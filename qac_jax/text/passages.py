@@ -29,6 +29,8 @@ from qac_jax.text.tokenizers import Tokenizer
 _RESERVED = ("_id", "doc", "position", "title", "text")
 # What a document says of places in its text; a passage keeps what it contains.
 _LOCAL = ("anchors", "phrases")
+# Every passage is searched for each: more of them would make the time grow with the length squared.
+_MOST_LOCAL = 4096
 
 # Characters that are looked at for each token of a piece.
 _SMALL_WINDOW, _WINDOW = 8, 64
@@ -53,7 +55,7 @@ class Cutter:
         """The passages of a document, with its identity and what it says about itself."""
         meta = dict(document.meta)
         parts: Sequence[dict[str, Any]] = meta.pop("parts", ())
-        local = {key: meta.pop(key) for key in _LOCAL if key in meta}
+        local = {key: meta.pop(key)[:_MOST_LOCAL] for key in _LOCAL if key in meta}
 
         def record(
             name: str, position: int, title: str, text: str, about: Mapping[str, Any]

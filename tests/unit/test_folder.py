@@ -212,7 +212,7 @@ def test_malformed_rows_spoil_nothing_else(tmp_path):
 
 
 def test_what_is_skipped_has_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr("qac_jax.formats.readers.folder.LONGEST_FILE", 4000)
+    monkeypatch.setattr("qac_jax.formats.readers.folder.LONGEST_LINE", 4000)
     inside = tmp_path / "in"
     inside.mkdir()
     (tmp_path / "secret.md").write_text("secret")

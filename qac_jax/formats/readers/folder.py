@@ -21,7 +21,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import registry
 from qac_jax.formats.bad_lines import BadLines, Note, Skipped
 from qac_jax.formats.documents import Document, DocumentFormat, Pieces, Section, Shard
-from qac_jax.formats.files import LONGEST_FILE, share_out
+from qac_jax.formats.files import LONGEST_LINE, share_out
 
 
 BINARY, EMPTY, WORDLESS = "binary file", "empty file", "no text in it"
@@ -77,16 +77,17 @@ class Source:
         stem = os.path.splitext(os.path.basename(self.path))[0]
         return " ".join(re.sub(r"[_\-]+", " ", stem).split()) or self.path
 
-    def raw(self) -> bytes:
+    def raw(self, most: int = 0) -> bytes:
+        most = most or LONGEST_LINE
         with open(self.file, "rb") as file:
-            raw = file.read(LONGEST_FILE + 1)
-        if len(raw) > LONGEST_FILE:
-            raise NotRead("too large", f"more than {LONGEST_FILE >> 20} MB")
+            raw = file.read(most + 1)
+        if len(raw) > most:
+            raise NotRead("too large", f"more than {most:,} bytes; divide it")
         return raw
 
-    def text(self, declared: Callable[[bytes], str] = lambda raw: "") -> str:
+    def text(self, declared: Callable[[bytes], str] = lambda raw: "", most: int = 0) -> str:
         """The whole file with plain line ends. `declared` reads the encoding in its beginning."""
-        raw = self.raw()
+        raw = self.raw(most)
         if is_binary(raw):
             raise NotRead(BINARY)
         text, encoding, guessed = decoded(raw, declared(raw[:4096]))
@@ -263,14 +264,13 @@ def _walked(root: str) -> tuple[list[str], list[Skipped]]:
         skip(error.filename, "unreadable", error.strerror or "")
 
     for folder, folders, files in os.walk(root, onerror=unreadable):
-        for name in sorted([*folders, *files]):
+        inside, folders[:] = {*folders}, []
+        for name in sorted([*inside, *files]):
             path = os.path.join(folder, name)
-            if reason := _refused(path, os.path.relpath(path, root), name in folders):
+            if reason := _refused(path, os.path.relpath(path, root), name in inside):
                 skip(path, *reason)
-                if name in folders:
-                    folders.remove(name)
-            elif name not in folders:
-                found.append(path)
+            else:
+                (folders if name in inside else found).append(name if name in inside else path)
     found.sort(key=lambda path: _shown(path).split("/"))
     return found, sorted(skipped)
 

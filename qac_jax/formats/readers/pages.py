@@ -6,6 +6,7 @@ Nothing is executed or included.
 
 import functools
 import io
+import itertools
 import logging
 import re
 import warnings
@@ -14,6 +15,7 @@ from typing import Any
 
 from qac_jax.formats import docstrings
 from qac_jax.formats.documents import Document
+from qac_jax.formats.files import LONGEST_FILE
 from qac_jax.formats.readers.folder import Headed, NotRead, PageFormat, Source, page
 from qac_jax.formats.readers.web import parsed
 
@@ -40,6 +42,7 @@ _TASK = re.compile(r"^\[[ xX]\]\s+")
 _ATTRIBUTES = re.compile(r" ?\{[#.:][^{}]*\}$")
 # Front matter that is longer is text: YAML's parser is quadratic in brackets that never end.
 _LONGEST_FRONT = 1 << 13
+_LONGEST_PART = 1 << 19
 _URLS = ("url", "canonical_url", "permalink", "link", "source")
 
 
@@ -53,7 +56,7 @@ def _read_markdown(source: Source) -> Iterator[Document]:
     def add(*lines: str) -> None:
         parts[-1][2].extend(filter(str.strip, lines))
 
-    for token in _markdown().parse(_BOX.sub("", text)):
+    for token in itertools.chain.from_iterable(map(_markdown().parse, _parts(_BOX.sub("", text)))):
         if token.type == "heading_open":
             heading = int(token.tag[1])
         elif token.type == "tr_open":
@@ -81,6 +84,18 @@ def _read_markdown(source: Source) -> Iterator[Document]:
     headed = [Headed(level, head, "\n".join(lines)) for level, head, lines in parts]
     meta = {"url": url, "front_matter": front, "anchors": anchors}
     yield page(source, title, headed, meta)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text whole, or, if it is long, in parts that end with a paragraph: tokens take up to a
+    thousand times its length."""
+    start = 0
+    while len(text) - start > _LONGEST_PART:
+        stop = text.rfind("\n\n", start, start + _LONGEST_PART) + 2
+        stop = stop if stop > start + 1 else start + _LONGEST_PART
+        yield text[start:stop]
+        start = stop
+    yield text[start:]
 
 
 @functools.cache
@@ -154,7 +169,8 @@ def _read_rst(source: Source) -> Iterator[Document]:
         ruled, below = _RULE.match(first), _RULE.match(second)
         over = ruled and second and first == third
         if over or first and not ruled and below and len(second) >= len(first.strip()):
-            level = styles.setdefault(f"{first[0]} above" if over else second[0], len(styles) + 1)
+            style = f"{first[0]} above" if over else second[0]
+            level = styles.setdefault(style, min(len(styles) + 1, 6))
             heading = docstrings.plain((second if over else first).strip())
             parts.append((level, heading, []))
             number += 3 if over else 2
@@ -185,7 +201,7 @@ def _read_pdf(source: Source) -> Iterator[Document]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            reader = pypdf.PdfReader(io.BytesIO(source.raw()), strict=False)
+            reader = pypdf.PdfReader(io.BytesIO(source.raw(LONGEST_FILE)), strict=False)
             if reader.is_encrypted and not reader.decrypt(""):
                 raise NotRead("PDF with a password")
             for number, one in enumerate(reader.pages, 1):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qac_jax.formats.documents import Document, Section
+from qac_jax.formats.files import LONGEST_FILE, LONGEST_LINE
 from qac_jax.formats.readers.documents import IDS, TEXTS, TITLES
 from qac_jax.formats.readers.folder import ROLES, NotRead, PageFormat, Source, document
 
@@ -30,6 +31,8 @@ _BROKEN, _ROWLESS = "malformed row", "table without rows"
 
 # Lines of one record, whose quoted fields may hold line ends.
 _MOST_LINES = 200
+# After so many quotes that never end, each record is a line.
+_IN_VAIN = 100
 # What each role is called in a table; only the text may join several columns.
 Columns = dict[str, list[str]]
 
@@ -135,7 +138,7 @@ def _text(value: Any) -> str:
 
 
 def _read_csv(source: Source) -> Iterator[Document]:
-    lines = source.text().split("\n")
+    lines = source.text(most=LONGEST_FILE).split("\n")
     csv.field_size_limit(1 << 30)
     head = next(filter(str.strip, lines))
     divider = "\t" if source.path.lower().endswith(".tsv") else max(",;\t|", key=head.count)
@@ -162,10 +165,11 @@ def _rows(
 def _records(source: Source, lines: Sequence[str], divider: str) -> Iterator[tuple[int, list[str]]]:
     """(line, fields) of every record."""
     start = begin = 0
+    again = 0  # lines that were read in vain, behind quotes that never end
 
     def following() -> Iterator[str]:
         for number in range(start, len(lines)):
-            if number - begin > _MOST_LINES:
+            if number - begin > (_MOST_LINES if again < _IN_VAIN * _MOST_LINES else 0):
                 return
             yield f"{lines[number]}\n"
 
@@ -181,6 +185,7 @@ def _records(source: Source, lines: Sequence[str], divider: str) -> Iterator[tup
         except csv.Error as error:
             if "unexpected end" in str(error):
                 source.skip(_BROKEN, "a quote in it never ends", begin + 1)
+                again += start + reader.line_num - begin
             else:
                 # Quotes that mean nothing, such as inches: the line as it stands.
                 yield begin + 1, [one.strip().strip('"') for one in lines[begin].split(divider)]
@@ -191,7 +196,7 @@ def _records(source: Source, lines: Sequence[str], divider: str) -> Iterator[tup
 
 
 def _read_json(source: Source) -> Iterator[Document]:
-    text = source.text()
+    text = source.text(most=LONGEST_FILE)
     first, _, rest = text.strip().partition("\n")
     whole = None if rest and isinstance(_value(first), dict) else _value(text)
     if isinstance(whole, dict):  # settings and the like, or a document
@@ -216,6 +221,8 @@ def _json_rows(source: Source, values: Iterable[tuple[int, Any]]) -> Iterator[Ro
 
 def _value(text: str) -> Any:
     """A JSON value without NaN and infinities, which JSON does not have; or what is wrong."""
+    if len(text) > LONGEST_LINE:
+        return ValueError(f"more than {LONGEST_LINE:,} characters; write an object a line")
     try:
         return json.loads(text, parse_constant=lambda name: None)
     except (ValueError, RecursionError) as error:

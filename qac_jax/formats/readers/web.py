@@ -68,7 +68,7 @@ class HtmlPage:
         return sum(len(part.text) for part in self.headed())
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if tag in _BLOCKS and tag != "br" and _joined(*self._open.get("heading", ())):
+        if tag in _BLOCKS and tag != "br" and self._open.get("heading"):
             self._end_heading()  # one without an end would take in all that follows
         if tag in self._leave_out:
             self._ignored += 1
@@ -107,7 +107,8 @@ class HtmlPage:
         elif self._ignored:
             return
         elif "heading" in self._open:
-            self._open["heading"].append(text)
+            if self._open["heading"] or text.strip():
+                self._open["heading"].append(text)
         else:
             # Line ends in the source are mere spaces; blocks alone begin new lines.
             self._sections[-1][2].append(text.replace("\n", " "))

@@ -10,14 +10,14 @@ import html
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from lxml import etree
 
 from qac_jax.errors import DataError
 from qac_jax.formats.bad_lines import BadLines, Place
 from qac_jax.formats.documents import Document, DocumentFormat, Pieces, Section, Shard, sharer
-from qac_jax.formats.files import open_bytes
+from qac_jax.formats.files import LONGEST_LINE, open_bytes
 
 
 _FILE, _CATEGORY = "6", "14"
@@ -36,23 +36,41 @@ def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
         names: dict[str, str] = {}  # of name spaces, by their keys
         with open_bytes(piece.file) as file:
             # Texts of more than 10 MB are errors, and no entity of a DTD is resolved.
+            source = _Pages(file, piece.file)
             elements = etree.iterparse(
-                file, tag=("{*}page", "{*}namespace"), resolve_entities=False
+                source, tag=("{*}page", "{*}namespace"), resolve_entities=False
             )
             try:
                 for _, element in elements:
+                    source.left = LONGEST_LINE
                     if element.tag.endswith("namespace"):
                         names[element.get("key", "")] = (element.text or "").lower()
                         continue
                     place = Place(piece.file, element.sourceline)
                     if document := _document(element, names, place, bad):
                         yield document
-                    while element.getparent()[0] is not element:
-                        del element.getparent()[0]
+                    above = element.getparent()
+                    while above is not None and above[0] is not element:
+                        del above[0]
                     element.clear(keep_tail=False)
             except etree.XMLSyntaxError as error:
                 said = f"not a whole XML dump: {error.msg}; fetch the file again"
                 raise DataError(said, file=piece.file, line=error.lineno) from error
+
+
+class _Pages:
+    """A dump's bytes, at most `left` of them before the next page ends."""
+
+    def __init__(self, file: IO[bytes], path: str):
+        self._file, self._path, self.left = file, path, LONGEST_LINE
+
+    def read(self, size: int) -> bytes:
+        raw = self._file.read(size)
+        self.left -= len(raw)
+        if self.left < 0:
+            said = f"a page of more than {LONGEST_LINE:,} bytes; leave it out of the dump"
+            raise DataError(said, file=self._path)
+        return raw
 
 
 def _document(page: Any, names: Mapping[str, str], place: Place, bad: BadLines) -> Document | None:
@@ -103,7 +121,7 @@ _LINKS = re.compile(r"(\[\[|\]\])")
 _PIPED = re.compile(r"\[\[([^\[\]|]+)\|([^\[\]]+)\]\]")
 _INTERWIKI = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*|simple")
 _EXTERNAL = re.compile(r"\[(?:https?:|ftp:)?//[^\s\[\]]++[ \t]*+([^\[\]\n]*)\]")
-_HEADING = re.compile(r"^(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*$", re.MULTILINE)
+_HEADING = re.compile(r"^(=.*=)[ \t]*$", re.MULTILINE)
 _TAG = re.compile(r"</?[a-zA-Z][^<>\n]*>")
 _SWITCH = re.compile(r"__[A-Z]+__")
 _LISTS = re.compile(r"^[*#:;]+[ \t]*|^-{4,}", re.MULTILINE)
@@ -124,6 +142,10 @@ _QUOTES = re.compile(r"'{2,5}")
 _LONGEST_PHRASE = 200
 # Headings have levels 1 to 6.
 _NOWHERE = 7
+# Templates and links that are nested more deeply are read as their text.
+_DEEPEST = 40
+# Python refuses to read more digits than some thousand.
+_NO_CHARACTER = re.compile(r"&#[0-9]{8,}+;?")
 
 
 class Wikitext(NamedTuple):
@@ -208,11 +230,17 @@ def _literal(inner: str) -> str:
 def _nested(marks: re.Pattern[str], text: str, replace: Callable[[str], str]) -> str:
     """Replaces what stands between marks, innermost first; a mark without a partner goes."""
     stack: list[list[str]] = [[]]
+    deeper = 0
     for number, part in enumerate(marks.split(text)):
         if number % 2 == 0:
             stack[-1].append(part)
         elif part.strip(" :")[0] in "{[":
-            stack.append([])
+            if len(stack) > _DEEPEST:
+                deeper += 1
+            else:
+                stack.append([])
+        elif deeper:
+            deeper -= 1
         elif len(stack) > 1:
             inner = "".join(stack.pop())
             stack[-1].append(replace(inner))
@@ -237,10 +265,14 @@ def _template(inner: str) -> str:
 
 def _split(text: str) -> Iterator[tuple[int, str, str]]:
     """(level, heading, body); the lead has level 0."""
-    parts = _HEADING.split(text)
-    yield 0, "", parts[0]
-    for marks, heading, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        yield len(marks), heading, body
+    level, heading, start = 0, "", 0
+    for match in _HEADING.finditer(text):
+        line = match[1]
+        marks = [len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip("="))]
+        if below := min(*marks, (len(line) - 1) // 2, _NOWHERE - 1):
+            yield level, heading, text[start : match.start()]
+            level, heading, start = below, line[below:-below].strip(" \t"), match.end()
+    yield level, heading, text[start:]
 
 
 def _title(target: str) -> str:
@@ -262,7 +294,7 @@ def _plain(text: str) -> str:
     """One paragraph a line, without what is left of markup."""
     text = _EXTERNAL.sub(r"\1", text)
     text = _LISTS.sub("", _SWITCH.sub("", _TAG.sub("", text)))
-    text = html.unescape(text)
+    text = html.unescape(_NO_CHARACTER.sub("\ufffd", text))
     text = _BEFORE.sub("(", _EMPTY.sub("", _SPACES.sub(" ", text)))
     text = _GAP.sub(r"\1", text)
     return "\n".join(line for line in (part.strip() for part in text.split("\n")) if line)
