@@ -132,6 +132,12 @@ class _Unpacked(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def seekable(self) -> bool:
+        return self._inner.seekable()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._inner.seek(offset, whence)
+
     def readinto(self, buffer: Any) -> int:
         raw = self._inner.read(min(len(buffer), 1 << 20))
         self._left -= len(raw)
