@@ -463,7 +463,7 @@ def groups(
                     "passages": [
                         {"title": r.get("title") or "", "text": r["text"]} for r in records
                     ],
-                    "scores": np.where(np.isnan(of), None, of.round(6)).tolist(),
+                    "scores": np.where(np.isnan(of), np.array(None), of.round(6)).tolist(),
                 }
 
 
@@ -477,7 +477,7 @@ def rescored(
     """A cross-encoder's log-odds where a query's scores are its `count` best, elsewhere NaN."""
     best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
     asked = [query.text for query in queries for _ in best[0]]
-    odds = reranker.score(asked, [passage_text(passages[place]) for place in best.flat])
+    odds = reranker.score(asked, [passage_text(passages[place]) for place in best.ravel().tolist()])
     found = np.full(scores.shape, np.nan, np.float32)
     np.put_along_axis(found, best, odds.reshape(best.shape), 1)
     return found
