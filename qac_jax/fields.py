@@ -282,12 +282,9 @@ def fits(value: Any, hint: Any) -> bool:
     if isinstance(hint, list):
         return isinstance(value, list) and all(fits(item, hint[0]) for item in value)
     if isinstance(hint, dict):  # a record: what it has at least, "?" behind what it may lack
-        if not isinstance(value, Mapping):
-            return False
-        known = {name.removesuffix("?"): part for name, part in hint.items()}
-        needed = known.keys() & hint.keys()
-        return needed <= value.keys() and all(
-            fits(value[name], known[name]) for name in known.keys() & value.keys()
+        return isinstance(value, Mapping) and all(
+            fits(value[key], part) if (key := name.rstrip("?")) in value else key != name
+            for name, part in hint.items()
         )
     if origin is Callable:
         return callable(value)

@@ -168,9 +168,8 @@ class Records(Sequence[Record]):
         begin = int(self._offsets[start])
         first = bisect.bisect_right(self._starts, begin) - 1
         for shard in range(first, len(self._paths)):
-            if self._starts[shard] == self._starts[shard + 1]:
-                continue
-            self._file(shard)
+            if self._starts[shard] < self._starts[shard + 1]:
+                self._file(shard)
             with open(self._paths[shard], "rb") as file:
                 file.seek(max(0, begin - self._starts[shard]))
                 yield from file

@@ -138,10 +138,8 @@ def check_finite(tensors: Mapping[str, np.ndarray], source: object) -> None:
     """Raises UserError where a model holds NaN or infinity: all that it computes would be that."""
     for name, tensor in tensors.items():
         if tensor.dtype.kind not in "biuOSU" and not np.isfinite(tensor).all():
-            raise UserError(
-                f"{name} of {source} holds numbers that are not finite (NaN or infinity); take the "
-                "model from a checkpoint before its training failed"
-            )
+            why = f"{name} of {source} holds numbers that are not finite (NaN or infinity)"
+            raise UserError(f"{why}; take an earlier checkpoint")
 
 
 _PARTS = 3

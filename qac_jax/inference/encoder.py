@@ -179,15 +179,14 @@ class Encoder:
             return self.apply(*padded(rows, batch, self.tokenizer.pad_id), side, window=size)
 
         def take(batch: Batch, result: jax.Array) -> None:
-            found = np.asarray(result)[: len(batch.rows)]
-            check_finite(found)
-            for row, vectors in zip(batch.rows.tolist(), found, strict=True):
+            for row, vectors in zip(batch.rows.tolist(), np.asarray(result), strict=False):
                 whole[row] = vectors[0]
                 parts[row] = vectors[1 : 1 + counts[row]].astype(np.float16)
             if advance is not None:
                 advance(len(batch.rows))
 
         self.runner.run(self.batches(rows), start, take)
+        check_finite(whole)
         return whole, parts
 
     def batches(self, rows: Sequence[Tokens]) -> list[Batch]:

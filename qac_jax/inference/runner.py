@@ -133,10 +133,7 @@ def dtype_of(precision: str) -> str:
 def check_finite(numbers: np.ndarray) -> None:
     """Raises UserError for what a model gives where its numbers overflow."""
     if not np.isfinite(numbers).all():
-        raise UserError(
-            "the model gives numbers that are not finite for some texts; give --precision float32, "
-            "or a model that was trained without overflow"
-        )
+        raise UserError("the model gives numbers that are not finite; give --precision float32")
 
 
 def prefetched(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:

@@ -146,10 +146,9 @@ class Hybrid(Searchable):
             artifact.info["cosine"],
             arrays.read(artifact.file(ROWS), "int64") if ROWS in artifact.files else np.arange(0),
         )
-        order = self.parts.order
-        whole = np.array_equal(np.sort(order), np.arange(len(order)))
-        lengths = {len(self.parts.dense), len(self.parts.bm25), len(order) or len(self)}
-        if lengths != {len(self)} or not whole:
+        order = np.sort(self.parts.order)
+        sizes = {len(self), len(self.parts.dense), len(self.parts.bm25), len(order) or len(self)}
+        if len(sizes) > 1 or (order != np.arange(len(order))).any():
             raise UserError(f"{artifact.path} joins indexes of different passages; make it again")
 
     @functools.cached_property

@@ -98,10 +98,8 @@ class Vectors:
         """Raises UserError where a number is NaN or infinite: it would be nobody's neighbour."""
         for start, rows in self.blocks(_ROWS):
             if not np.isfinite(rows).all():
-                row = start + int(np.flatnonzero(~np.isfinite(rows).all(1))[0])
-                raise UserError(
-                    f"vector {row} is not finite (NaN or infinity); embed the texts again"
-                )
+                row = start + int(np.isfinite(rows).all(1).argmin())
+                raise UserError(f"vector {row} is not finite (NaN, infinity); embed it again")
 
     def blocks(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
         """(number of the first row, rows) of each block in turn."""

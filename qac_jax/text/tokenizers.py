@@ -254,15 +254,13 @@ def _refuse_costly(folder: Path, backend: Any) -> None:
         part = parts.pop()
         if isinstance(part, list | dict):
             parts += part if isinstance(part, list) else part.values()
-        if isinstance(part, dict) and _repeats(str(part.get("Regex", ""))):
-            raise UserError(
-                f"{folder}: the tokenizer's pattern {part['Regex'][:80]!r} repeats a group, which "
-                "may take for ever; take another tokenizer"
-            )
-        if isinstance(part, dict) and part.get("type") == "Replace":
-            growth *= max(1, len(part["content"]))
-    if growth > _GROWTH:
-        raise UserError(f"{folder}: the tokenizer makes texts many times longer; take another one")
+        known = part if isinstance(part, dict) else {}
+        growth *= max(1, len(known["content"])) if known.get("type") == "Replace" else 1
+        costly = "makes texts many times longer" if growth > _GROWTH else ""
+        if _repeats(str(known.get("Regex", ""))):
+            costly = f"has the pattern {known['Regex'][:80]!r}, which repeats a group"
+        if costly:
+            raise UserError(f"{folder}: the tokenizer {costly}; take another one")
 
 
 def _repeats(pattern: str) -> bool:
