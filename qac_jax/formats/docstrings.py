@@ -81,7 +81,7 @@ def _headed(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """The lines below each heading; the heading of the first lines is empty."""
     heading, body = "", []  # type: str, list[str]
     skip = False
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+    for line, following in zip(lines, [*lines[1:], ""], strict=False):
         if skip:
             skip = False
             continue

@@ -90,9 +90,10 @@ def _rocketqa(file: str, bad: BadLines) -> Iterator[TrainingLine]:
 
 def _row(line: Line) -> tuple[str, Passage | None, Passage | None]:
     """A question with its positive and negative passage, where there are such."""
-    query, *fields, label = line.text.split("\t")
-    if len(fields) not in (2, 4):
-        raise BadRecord(f"{len(fields) + 2} columns; expected 6 or 4, as RocketQA has")
+    given = line.text.split("\t")
+    if len(given) not in (4, 6):
+        raise BadRecord(f"{len(given)} columns; expected 6 or 4, as RocketQA has")
+    query, *fields, label = given
     passages = [
         Passage("", "" if title == "-" else title.strip(), text.strip())
         for title, text in zip(fields[::2], fields[1::2], strict=True)
