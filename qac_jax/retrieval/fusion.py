@@ -172,8 +172,8 @@ def choose(gains: np.ndarray, grid: Sequence[float], prior: float) -> Choice:
     """The weight nearest to `prior` that is not clearly worse than the best one.
 
     `gains`: the reciprocal rank of each question with each weight, [weights, questions]. Not
-    clearly worse: the mean of the questions' differences to the best weight is at most one standard
-    error of that mean (the rule of Breiman et al. 1984, on paired differences).
+    clearly worse: the mean of the questions' differences to the best weight is at most two standard
+    errors of that mean (the rule of Breiman et al. 1984, who take one, on paired differences).
     """
     count = gains.shape[1]
     if not count:
@@ -184,7 +184,7 @@ def choose(gains: np.ndarray, grid: Sequence[float], prior: float) -> Choice:
     differences = gains[best] - gains
     spread = differences.std(1, ddof=1) if count > 1 else np.full(len(grid), np.inf)
     error = spread / np.sqrt(count)
-    near = [n for n in range(len(grid)) if n == best or means[best] - means[n] <= error[n]]
+    near = [n for n in range(len(grid)) if n == best or means[best] - means[n] <= 2 * error[n]]
     chosen = min(near, key=lambda n: (distances[n].round(9), -means[n]))
     curve = zip(map(float, grid), means.tolist(), error.tolist(), strict=True)
     return Choice(float(grid[chosen]), float(grid[best]), prior, count, tuple(curve))

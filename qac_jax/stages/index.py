@@ -221,7 +221,7 @@ class Hybrid(Stage):
 
     The score of a passage is (1 - weight) x dense + weight x BM25, both brought to one scale for
     each query. With --queries and --qrels the weight is chosen: the one nearest to --weight whose
-    MRR@10 is within one standard error of the best.
+    MRR@10 is within two standard errors of the best.
     """
 
     VERB = "hybrid"

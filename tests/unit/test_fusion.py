@@ -55,13 +55,15 @@ def test_reciprocal_ranks_by_hand():
     assert ranks.tolist() == [1 / 3, 1 / 2, 1.0, 1.0]
 
 
-def test_the_weight_nearest_to_the_prior_within_one_standard_error():
+def test_the_weight_nearest_to_the_prior_within_two_standard_errors():
     grid = [0.0, 0.5, 1.0]
-    # Differences of 0.5 to the best: 0, 0, 0, 0.5 -> mean 0.125, standard error 0.125: near enough.
-    gains = np.array([[0.1, 0.1, 0.1, 0.1], [1.0, 1.0, 1.0, 0.5], [1.0, 1.0, 1.0, 1.0]])
+    # Differences of 0.5 to the best: 0, 0, 0.5, 0.5 -> mean 0.25, standard error 0.144: near enough.
+    gains = np.array([[0.1, 0.1, 0.1, 0.1], [1.0, 1.0, 0.5, 0.5], [1.0, 1.0, 1.0, 1.0]])
     choice = fusion.choose(gains, grid, prior=0.25)
     assert (choice.weight, choice.best, choice.questions) == (0.5, 1.0, 4)
-    assert [mean for _, mean, _ in choice.curve] == pytest.approx([0.1, 0.875, 1.0])
+    assert [mean for _, mean, _ in choice.curve] == pytest.approx([0.1, 0.75, 1.0])
+    far = np.array([gains[0], [1.0, 0.5, 0.5, 0.5], gains[2]])  # 0.375, three standard errors
+    assert fusion.choose(far, grid, prior=0.25).weight == 1.0
     # Where all are equal, the prior decides.
     assert fusion.choose(np.ones((3, 5)), grid, prior=0.4).weight == 0.5
 
