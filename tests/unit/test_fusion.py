@@ -57,7 +57,7 @@ def test_reciprocal_ranks_by_hand():
 
 def test_the_weight_nearest_to_the_prior_within_two_standard_errors():
     grid = [0.0, 0.5, 1.0]
-    # Differences of 0.5 to the best: 0, 0, 0.5, 0.5 -> mean 0.25, standard error 0.144: near enough.
+    # Differences to the best of 0, 0, 0.5, 0.5: mean 0.25, standard error 0.144: near enough.
     gains = np.array([[0.1, 0.1, 0.1, 0.1], [1.0, 1.0, 0.5, 0.5], [1.0, 1.0, 1.0, 1.0]])
     choice = fusion.choose(gains, grid, prior=0.25)
     assert (choice.weight, choice.best, choice.questions) == (0.5, 1.0, 4)
