@@ -121,7 +121,8 @@ READERS: dict[str, tuple[tuple[Reader, ...], str, str]] = {
     "table": (
         (
             *(_page, *map(_of, ("dpr", "msmarco_docs", "msmarco_passages")), _run, _QUERIES),
-            *map(_listed, (judgements.read_judgements, training.read_triples)),
+            _listed(judgements.read_judgements),
+            _listed(training.read_triples),
             _listed(training.read_training_lines, "rocketqa"),
         ),
         ".tsv",

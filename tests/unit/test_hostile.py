@@ -128,7 +128,8 @@ def test_a_record_of_nonsense_is_refused(case: str, passages: Path) -> None:
 def test_what_a_record_says_of_its_kind_has_types(name: str, tmp_path: Path) -> None:
     folder = toy.write_vectors(tmp_path / "vectors", np.ones((5, 4), np.float32))
     info = artifacts.load(folder).info
-    for value in (1.5, [], {"path": 3}):
+    values: tuple[Any, ...] = (1.5, [], {"path": 3})
+    for value in values:
         resealed(folder, info={**info, name: value})
         with pytest.raises(UserError, match=f"{name} = "):
             artifacts.load(folder)
