@@ -8,7 +8,7 @@ agrees with it closely on retrieval measures. Several comparisons at once are co
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -181,29 +181,33 @@ def choose(
     results: Sequence[Result],
     measure: str,
     *,
-    doubt: float = GENERATED,
+    people: Container[str] = (),
     permutations: int = 10_000,
     seed: int = 0,
 ) -> ModelChoice:
     """The system of the highest expected gain over the first on people's questions, or the first.
 
     The gain has a normal prior from earlier runs, so few questions decide nothing against it, and
-    many do. `doubt`: how far these questions may lie from people's (0: people asked them).
+    many do. `people`: the questions that people asked; what the others say is doubted more.
     """
     values = {result.name: result.values(measure) for result in results}
     first, *_ = values
+    by_people = np.array([query in people for query in values[first]], bool)
     candidates = []
     for result in results:
         gains = _paired(values, first, result.name)
         mean, difference = result.mean[measure], result.mean[measure] - results[0].mean[measure]
         expected, probability = 0.0, 0.5
         if result is not results[0]:
-            # Normal prior and normal observation; one question alone has no spread.
-            error = gains.var(ddof=1) / len(gains) if len(gains) > 1 else 1.0
-            trust = _SPREAD**2 / (_SPREAD**2 + error + doubt**2)
-            expected = float((1 - trust) * _GAIN + trust * difference)
-            deviation = _SPREAD * math.sqrt(1 - trust)
-            probability = 1 - NormalDist(expected, max(deviation, 1e-9)).cdf(0)
+            expected, variance = _GAIN, _SPREAD**2
+            for some, doubt in ((gains[~by_people], GENERATED), (gains[by_people], 0.0)):
+                if len(some):
+                    # Normal prior and normal observation; one question alone has no spread.
+                    error = some.var(ddof=1) / len(some) if len(some) > 1 else 1.0
+                    trust = variance / (variance + error + doubt**2)
+                    expected = float((1 - trust) * expected + trust * some.mean())
+                    variance *= 1 - trust
+            probability = 1 - NormalDist(expected, max(math.sqrt(variance), 1e-9)).cdf(0)
         p = randomization_test(gains, permutations, seed) if gains.any() else 1.0
         candidates.append(Candidate(result.name, mean, difference, p, expected, probability))
     place = max(range(len(candidates)), key=lambda n: candidates[n].expected)

@@ -184,7 +184,13 @@ def choose(gains: np.ndarray, grid: Sequence[float], prior: float) -> Choice:
     differences = gains[best] - gains
     spread = differences.std(1, ddof=1) if count > 1 else np.full(len(grid), np.inf)
     error = spread / np.sqrt(count)
-    near = [n for n in range(len(grid)) if n == best or means[best] - means[n] <= 2 * error[n]]
+    # Between the best and the prior: weights beyond it differ so much that few are clearly worse.
+    low, high = sorted((prior, grid[best]))
+    near = [
+        n
+        for n in range(len(grid))
+        if n == best or low <= grid[n] <= high and means[best] - means[n] <= 2 * error[n]
+    ]
     chosen = min(near, key=lambda n: (distances[n].round(9), -means[n]))
     curve = zip(map(float, grid), means.tolist(), error.tolist(), strict=True)
     return Choice(float(grid[chosen]), float(grid[best]), prior, count, tuple(curve))

@@ -14,6 +14,7 @@ from qac_jax.evaluation import benchmarks, results, significance
 from qac_jax.evaluation.benchmarks import Judging
 from qac_jax.evaluation.significance import Comparison
 from qac_jax.formats import runs
+from qac_jax.formats.queries import read_queries
 from qac_jax.hub import names
 from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input, option
@@ -32,7 +33,7 @@ class Choose(Stage):
 
     VERB = "choose"
     KIND = "choice"
-    VERSION = 2
+    VERSION = 3
     EXAMPLE = "qac step choose --start s --models m --runs run_s,run_m --qrels dev.tsv --out choice"
 
     start: Ref = model_input("model that the others were trained from")
@@ -66,9 +67,13 @@ class Choose(Stage):
         paths = runs.run_files(inputs.text("runs"))
         results = [judge(name, runs.read_run(path)) for name, path in paths.items()]
         asked = verdict.provenance(inputs.artifact("questions").info) if self.questions else {}
-        by_people = "validation" in asked and not asked["validation"]["generated"]
-        doubt = 0.0 if by_people else significance.GENERATED
-        found = significance.choose(results, rules.measures[0], doubt=doubt, seed=self.seed)
+        people = {
+            query.id
+            for part in ("validation", "test")
+            if part in asked and not asked[part]["generated"]
+            for query in read_queries(inputs.artifact("questions").file(f"{part}_queries.jsonl"))
+        }
+        found = significance.choose(results, rules.measures[0], people=people, seed=self.seed)
         models = [inputs.path("start"), *inputs.paths("models")]
         model = names.folder(models[found.place])
         if self.indexes:

@@ -78,7 +78,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     qac("embed", "--encoder", minilm, "--passages", passages, "--out", folder / "vectors")
     qac("index", "--vectors", folder / "vectors", "--method", "exact", "--out", folder / "index")
     qac("bm25", "--passages", passages, "--out", folder / "bm25")
-    qac("fuse", "--index", folder / "index", "--bm25", folder / "bm25", "--out", folder / "both")
+    fusion = ["--weight", "0.3", "--normalization", "theoretical"]  # as when the losses were frozen
+    joined = ["--index", folder / "index", "--bm25", folder / "bm25", "--out", folder / "both"]
+    qac("fuse", *joined, *fusion)
     group = ["--passages", passages, "--contexts", contexts, "--teacher", folder / "both"]
     qac("step", "group", *group, "--size", 8, "--turns", 4, "--out", folder / "grouped")
     qac("tokenize", "--task", "groups", "--pairs", folder / "grouped", "--out", folder / "groups")

@@ -64,6 +64,9 @@ def test_the_weight_nearest_to_the_prior_within_two_standard_errors():
     assert [mean for _, mean, _ in choice.curve] == pytest.approx([0.1, 0.75, 1.0])
     far = np.array([gains[0], [1.0, 0.5, 0.5, 0.5], gains[2]])  # 0.375, three standard errors
     assert fusion.choose(far, grid, prior=0.25).weight == 1.0
+    # A weight beyond the prior, whose differences are noisier, is not nearer by that.
+    noisy = np.array([[1.0] * 4, [0.5] * 4, [1.0, 0.0] * 2])
+    assert fusion.choose(noisy, grid, prior=0.55).weight == 0.0
     # Where all are equal, the prior decides.
     assert fusion.choose(np.ones((3, 5)), grid, prior=0.4).weight == 0.5
 

@@ -54,11 +54,18 @@ def test_training_is_kept_unless_the_questions_speak_against_it() -> None:
     assert worse.chosen == "valid_start" and worse.candidates[1].probability < 0.1
     # Questions of people are believed as they are.
     start = result("start", [2] * 200)
-    of_people = significance.choose([start, result("one", slightly_worse)], "mrr@10", doubt=0)
-    assert of_people.chosen == "start"
+    one = result("one", slightly_worse)
+    asked = significance.choose([start, one], "mrr@10", people=start.per_query)
+    assert asked.chosen == "start"
+    # Some of them among generated ones say as much as alone, beside what these say.
+    mixed = [2] * 182 + [3] * 18
+    places = {str(n) for n in range(160, 200)}
+    some = [start, result("one", mixed)]
+    assert significance.choose(some, "mrr@10").chosen == "one"
+    assert significance.choose(some, "mrr@10", people=places).chosen == "start"
     # The posterior of a normal prior and a normal observation, by hand.
-    (_, one), trust = chosen(slightly_worse).candidates, 0.0016 / (0.0016 + 0.0009 + 6.63e-6)
-    assert one.expected == pytest.approx(0.03 - trust * (0.03 + 1 / 120), abs=1e-4)
+    (_, of_one), trust = chosen(slightly_worse).candidates, 0.0016 / (0.0016 + 0.0009 + 6.63e-6)
+    assert of_one.expected == pytest.approx(0.03 - trust * (0.03 + 1 / 120), abs=1e-4)
     three = [result("start", [4] * 40), result("one", [2] * 40), result("two", [1] * 40)]
     assert significance.choose(three, "mrr@10").chosen == "two"
 
@@ -76,6 +83,7 @@ def concluded(
     compared = significance.compared(rows, ["mrr@10", "hit@1"], 1000)
     facts = {"comparisons": [dataclasses.asdict(c) for c in compared]}
     index = {"weight": weight, "windows": 0.7, "choice": {"questions": 125}}
+    index |= {"texts": [], "encoder": {"path": "start"}, "cosine": True}
     for name, kind, info in (
         ("metrics", "metrics", {}),
         ("choice", "choice", {"choice": dataclasses.asdict(choice)}),
