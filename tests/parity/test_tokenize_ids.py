@@ -124,11 +124,12 @@ def test_pairs(corpus: Any, tokenizer: str, reference: Any) -> None:
         assert list(rows(iter(found), "pair_types"))[:COUNT] == expected["token_type_ids"]
 
 
+@pytest.mark.slow
 def test_random_crops_are_windows_of_hugging_faces_ids(
     corpus: Any, tokenizer: str, reference: Any
 ) -> None:
     _, texts, _ = corpus
-    folder = corpus[0] / "passage_query"
+    folder = tokenized(corpus, tokenizer, "passage_query")
     found = batches(folder, kind="mlm", lengths={"tokens": 20})
     starts = set()
     whole = reference(texts, add_special_tokens=False)["input_ids"]
