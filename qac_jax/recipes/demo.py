@@ -8,7 +8,7 @@ from qac_jax.recipes.own_corpus import OwnCorpus, own_corpus
 
 @dataclasses.dataclass(frozen=True)
 class Demo(OwnCorpus):
-    fine_steps: int = 50  # of the budget's 100: ten minutes in all
+    fine_steps: int = 50  # of the budget's 100: eleven minutes in all
 
 
 def demo(run: Run, p: Demo) -> None:
