@@ -30,7 +30,7 @@ _GRADE = re.compile(r"\b[0-3]\b")
 
 @dataclasses.dataclass(frozen=True)
 class Asking(Checked):
-    """What a language model (openai:BASE_URL#MODEL) is told to write about a passage."""
+    """The instruction by which a language model (openai:BASE_URL#MODEL) writes queries."""
 
     kinds: Mapping[str, Any] | None = option(
         None, f"kind of query -> what it is (default: {', '.join(KINDS)})"
@@ -114,7 +114,7 @@ def _of_json(value: Any, kind: str = "") -> list[tuple[str, str]]:
 
 @dataclasses.dataclass(frozen=True)
 class Judging(Checked):
-    """What a language model is told that grades passages from 0 to 3."""
+    """The instruction by which a language model grades passages from 0 to 3."""
 
     instruction: str = option(
         "How well does the passage answer the query?\n3: it answers it exactly\n2: it answers it "

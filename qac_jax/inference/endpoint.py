@@ -43,7 +43,7 @@ class Calls(Checked):
     """How a language model at an address (openai:BASE_URL#MODEL) is called."""
 
     max_tokens_total: int = option(
-        0, "stop before so many tokens, read and written (0: no limit)", affects_result=False
+        0, "stop before this number of tokens, read and written (0: none)", affects_result=False
     )
     concurrency: int = option(8, "calls at a time", at_least=1, at_most=100, affects_result=False)
     timeout: float = option(120.0, "seconds to wait for an answer", above=0, affects_result=False)

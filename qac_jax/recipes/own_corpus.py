@@ -199,8 +199,8 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
 
 
 def _teacher(p: OwnCorpus, systems: _Systems) -> tuple[Ref, dict[str, Any], dict[str, Any]]:
-    """An encoder's index with BM25 ("": that of each round); what grouping and the loss are told of
-    a cross-encoder."""
+    """An encoder's index with BM25 ("": that of each round); the settings of grouping and of the
+    loss for a cross-encoder."""
     if not p.teacher:
         return "", {}, {}
     from qac_jax.hub import huggingface

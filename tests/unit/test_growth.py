@@ -176,7 +176,7 @@ def read(reader: Reader, path: Path, content: bytes, seconds: int = 10) -> None:
 
 
 def _systems(count: int) -> str:
-    """Hard negatives of so many systems, a passage each."""
+    """Hard negatives of `count` systems, a passage each."""
     negatives = {str(i): [{"pid": str(i), "ce-score": 0}] for i in range(count)}
     return json.dumps({"qid": "1", "pos": [{"pid": "p", "ce-score": 9}], "neg": negatives})
 

@@ -31,7 +31,7 @@ _BROKEN, _ROWLESS = "malformed row", "table without rows"
 
 # Lines of one record, whose quoted fields may hold line ends.
 _MOST_LINES = 200
-# After so many quotes that never end, each record is a line.
+# After this number of quotes that are not closed, each record is a line.
 _IN_VAIN = 100
 # What each role is called in a table; only the text may join several columns.
 Columns = dict[str, list[str]]
