@@ -395,6 +395,7 @@ def _recipe(verb: str, arguments: list[str]) -> int:
         built,
         options.out,
         start=options.start,
+        keep=options.keep,
         documentation=given.text(),
         command=processes.command(),
     )
@@ -402,7 +403,8 @@ def _recipe(verb: str, arguments: list[str]) -> int:
         rows = [{"stage": name, **_facts(a), "folder": str(a.path)} for name, a in finished.items()]
         print(json.dumps(rows))
         return 0
-    for name, a in finished.items():
+    for name in recipe.results(stages):
+        a = finished[name]
         print(f"{name:<16} {a.kind:<12} {a.count:>10,}  {a.identity[:12]}  {a.path}")
     last = next(reversed(finished))  # its result, such as a table of metrics
     if text := stages[last].summary(finished[last]):
@@ -425,10 +427,12 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     add("--systems", metavar="A,B", default="", help=systems)
     sizes = "items of stages and of inputs, for the hours of all: passages=8841823,queries=502939"
     add("--sizes", metavar="NAME=N,…", default="", help=sizes)
-    parser.set_defaults(start="", share="", here=False)
+    parser.set_defaults(start="", share="", keep="", here=False)
     if verb == "run":
         again = "run this stage again, and those that depend on it where its result changes"
         add("--from", dest="start", metavar="STAGE", default="", help=again)
+        kept = "none: remove at the end what no result needs; all: make it again"
+        add("--keep", choices=("none", "all"), default="", help=kept)
         share = "grids: only cells I, I + N, … (from 0); the same without it writes the table"
         add("--share", metavar="I/N", default="", help=share)
     else:
@@ -509,8 +513,9 @@ def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace) -> 
     from qac_jax.pipeline import grid
     from qac_jax.report import grids
 
-    if options.start:
-        raise UserError("--from is for recipes; remove a grid's stage to redo it")
+    for flag, given in (("from", options.start), ("keep", options.keep)):
+        if given:
+            raise UserError(f"--{flag} is for recipes; remove a grid's stages yourself")
     command = processes.command()
     summary = grid.run(described, cells, options.out, command=command, share=options.share)
     if options.share:

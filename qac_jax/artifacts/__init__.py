@@ -8,6 +8,7 @@ from qac_jax.artifacts.reading import (
     JOURNAL,
     PART,
     SCRATCH,
+    STAGES,
     Artifact,
     identity_of,
     inside,
@@ -27,6 +28,6 @@ from qac_jax.artifacts.writing import (
 )
 
 
-__all__ = ["CLAIM", "COMMIT", "FORMAT", "JOURNAL", "LOCK", "PART", "SCRATCH", "Artifact", "Writer"]
-__all__ += ["create", "identity_of", "inside", "link", "load", "locked", "peek", "place"]
+__all__ = ["CLAIM", "COMMIT", "FORMAT", "JOURNAL", "LOCK", "PART", "SCRATCH", "STAGES", "Artifact"]
+__all__ += ["Writer", "create", "identity_of", "inside", "link", "load", "locked", "peek", "place"]
 __all__ += ["refuse_link", "refuse_overlap", "remove", "rewrite", "tidy", "write_atomically"]

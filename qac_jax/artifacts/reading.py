@@ -27,6 +27,7 @@ CLAIM = ".unfinished.json"
 JOURNAL = ".journal.jsonl"
 PART = ".part"
 SCRATCH = ".scratch"
+STAGES = "stages"  # in the --out of a run: what are not its results
 
 FORMAT = "qac_jax"
 VERIFY = "QAC_VERIFY"

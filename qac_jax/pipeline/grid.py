@@ -18,7 +18,7 @@ from typing import Any
 from etils import epath
 
 from qac_jax import artifacts, fields, progress
-from qac_jax.artifacts import Artifact
+from qac_jax.artifacts import STAGES, Artifact
 from qac_jax.errors import Busy, Interrupted, UserError, nearest
 from qac_jax.pipeline import inputs, readiness, recipe
 from qac_jax.pipeline import stage as stage_lib
@@ -27,7 +27,7 @@ from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.stage import Stage
 
 
-STAGES, _FILES = "stages", ("summary.json", "summary.md", "heatmap.svg")
+_FILES = ("summary.json", "summary.md", "heatmap.svg")
 _KEY = 12  # hexadecimal digits
 _POLL = 5.0  # seconds between two looks at a stage that another job writes
 

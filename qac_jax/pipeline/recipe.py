@@ -1,10 +1,11 @@
 """Recipes: named stages, run in the order of their dependencies.
 
-Every stage writes into the sub-folder of --out with its name. A stage whose folder holds a finished
-artefact of the same key is skipped, an interrupted one is resumed, and stages whose inputs changed
-are run again.
+Every stage writes into a folder with its name: results into --out itself, the others below
+`stages` in it. A stage whose folder holds a finished artefact of the same key is skipped, an
+interrupted one is resumed, and stages whose inputs changed are run again.
 """
 
+import contextlib
 import dataclasses
 import graphlib
 import os
@@ -17,8 +18,14 @@ from qac_jax import artifacts, fields, processes, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import Interrupted, UserError, nearest
 from qac_jax.pipeline import costs, inputs, readiness
-from qac_jax.pipeline.inputs import DATA, STAGE, Plan, Plans, Ref, located, place
+from qac_jax.pipeline.inputs import DATA, STAGE, TOKENIZER, Plan, Plans, Ref, located, place
 from qac_jax.pipeline.stage import Stage, execute
+from qac_jax.retrieval import corpus
+
+
+# What one wants of a run, beside what no other stage reads.
+RESULTS = ("best", "encoder", "index", "retriever", "retriever_2")
+_DONE = ".finished.json"  # the key of a run whose other stages were removed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,25 +130,58 @@ def ordered(recipe: Recipe) -> dict[str, Stage]:
     return {name: declared[name] for name in order}
 
 
+def results(stages: Mapping[str, Stage]) -> list[str]:
+    """The stages whose folders lie in --out itself."""
+    read = {target for stage in stages.values() for target in inputs.references(stage).values()}
+    return [name for name in stages if name in RESULTS or name not in read]
+
+
 def run(
     recipe: Recipe,
     out: epath.PathLike,
     *,
     start: str = "",
+    keep: str = "",
     documentation: str = "",
     command: str = "qac run …",
 ) -> dict[str, Artifact]:
-    """Runs the unfinished stages, and `start` again: later ones too where its result changes."""
+    """Runs the unfinished stages, and `start` again: later ones too where its result changes.
+
+    keep="none": at the end only results and what these refer to are left, and the same run does
+    nothing more, unless it is to keep "all". Returns the artefacts that are left.
+    """
     stages = ordered(recipe)
-    root = epath.Path(out)
+    root, front = epath.Path(out), results(stages)
+    places = {name: name if name in front else f"{artifacts.STAGES}/{name}" for name in stages}
+    folders = {name: root / place for name, place in places.items()}
     if start and start not in stages:
         raise UserError(f"the recipe has no stage {start!r}; {nearest(start, stages)}")
-    refuse_foreign(root, stages, recipe.published, recipe.data_dir)
+    sources = {
+        f: places.get(s[len(STAGE) :].split("/")[0], "") for f, s in recipe.published.items()
+    }
+    done = root / _DONE
+    thinned = done.exists()
+    refuse_foreign(
+        root, [artifacts.STAGES, *places.values()], {} if thinned else sources, recipe.data_dir
+    )
     readiness.check(stages, recipe.data_dir)
     for stage in stages.values():
         stage.check()
     inputs.look_up(stages)
     here = processes.place()
+    if keep == "none" and (here.count != 1 or "://" in os.fspath(root)):
+        raise UserError("--keep none is for one process that writes to a disk; leave it out")
+    key = _key(stages, recipe.data_dir) if keep == "none" or thinned else ""
+    again = "--keep all makes the other stages again"
+    if thinned and keep != "all" and not start and done.read_text() == key:
+        with contextlib.suppress(UserError):  # a result was damaged or removed
+            kept = {name: artifacts.load(folders[name]) for name in front}
+            progress.say(f"{root} is finished, and nothing is done; {again}")
+            if keep:  # which was perhaps cut short
+                _thin(folders, kept)
+            return kept
+    if thinned and not here.number:
+        artifacts.write_atomically(done, "")  # results may not be those of its key any more
     if here.count != 1 and any(stage.SHARED for stage in stages.values()):
         # The processes find one another before any stage of theirs uses a device.
         from qac_jax.training import mesh
@@ -149,8 +189,7 @@ def run(
         mesh.join(here)
     finished: dict[str, Artifact] = {}
     for number, (name, declared) in enumerate(stages.items(), start=1):
-        folders = {target: root / target for target in stages}
-        stage, folder = located(declared, folders, recipe.data_dir), root / name
+        stage, folder = located(declared, folders, recipe.data_dir), folders[name]
         if name == start and not here.number:
             artifacts.remove(folder)
         progress.say(f"[{number}/{len(stages)}] {name} ({stage.verb})")
@@ -164,11 +203,51 @@ def run(
         except Exception:
             progress.say(_failure(name, "see below", finished, command))
             raise
-    for name, source in recipe.published.items():  # as far as its stages are finished
-        file = epath.Path(place(source, name, {p.name: p for p in root.iterdir()}, ""))
+    for name, source in recipe.published.items():
+        file = epath.Path(place(source, name, folders, ""))
         if file.exists():
             artifacts.write_atomically(root / name, file.read_text())
+    if keep == "none":
+        artifacts.write_atomically(done, key)
+        finished = {name: finished[name] for name in front}
+        progress.say(f"removed {_thin(folders, finished)} stages; the same with {again}")
+    elif thinned and not here.number:
+        done.unlink()
     return finished
+
+
+def _key(stages: Mapping[str, Stage], data_dir: str) -> str:
+    """What a whole run depends on: settings, versions, and what no stage of it makes."""
+    described = {}
+    for name, stage in stages.items():
+        here = located(stage, {target: f"{STAGE}{target}" for target in stages}, data_dir)
+        here = inputs.resolved(here)
+        settings, given = fields.describe(here), {}
+        for field, of in inputs.declared(here).items():
+            settings.pop(field, None)
+            for part in inputs.split(here, field) if getattr(here, field) else ():
+                named = part.startswith(STAGE) or TOKENIZER in of.metadata["kinds"]
+                given[f"{field}: {part}"] = part if named else inputs.identity(part)
+        described[name] = [settings, sorted(given.values()), here.VERSION, here.environment()]
+    return fields.digest(described)
+
+
+def _thin(folders: Mapping[str, epath.Path], kept: Mapping[str, Artifact]) -> int:
+    """Removes the stages that no result is or refers to; returns how many."""
+    needed = {os.path.realpath(folders[name]) for name in kept}
+    for artifact in kept.values():
+        known = [artifact.info.get("encoder"), *(artifact.info.get("texts") or ())]
+        for of in filter(None, known):
+            needed |= set(map(os.path.realpath, corpus.places(of, artifact.path)))
+    removed = 0
+    for name, folder in folders.items():
+        if folder.exists() and os.path.realpath(folder) not in needed:
+            try:
+                artifacts.remove(folder)
+                removed += 1
+            except UserError as error:
+                progress.say(f"{name} is kept: {error}")
+    return removed
 
 
 def plan(
@@ -241,7 +320,7 @@ def refuse_foreign(
     known = any(p.name in names or artifacts.peek(p) is not None for p in children)
     foreign = [p for p in children if not known]
     for file, source in published.items():
-        if not (root / source.removeprefix(STAGE).partition("/")[0]).exists():
+        if not (root / source).exists():
             foreign += [p for p in children if p.name == file]
     if foreign:
         raise UserError(

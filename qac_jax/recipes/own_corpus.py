@@ -128,7 +128,7 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
 
     Left in OUT: summary.json (figures, where questions come from, the verdict), best (the
     retriever: the start where training does not help), index (what `qac search --index OUT/index`
-    searches), report/report.html.
+    searches), report/report.html; stages (all else; --keep none removes it at the end).
 
       split        by document, before anything is generated: test and validation passages
       questions    test and validation: judged ones, or generated about those passages, filtered by

@@ -83,12 +83,12 @@ class Content:
 
 
 def artifacts_in(folder: str | os.PathLike[str]) -> dict[str, Artifact]:
-    """Name -> finished artefact of the folders in a folder, without reports."""
+    """Name -> finished artefact of a run's folder, without reports."""
     root = Path(folder)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder; give the --out of a recipe's run")
     finished = {}
-    for child in sorted(root.iterdir()):
+    for child in sorted([*root.iterdir(), *root.glob(f"{artifacts.STAGES}/*")]):
         record = artifacts.peek(child) if child.is_dir() else None
         if record is not None and record["finished"] and record["kind"] != KIND:
             finished[child.name] = artifacts.load(child)
@@ -124,9 +124,12 @@ class Gathering:
 
     def _existing(self, path: str | None) -> str:
         """A path that a stage read, or where it is after the run was moved; "" if nowhere."""
-        here = next((a.path.parent for a in self.artefacts.values()), Path())
+        here = {a.path.parent for a in self.artefacts.values()}
         parts = Path(path or "").parts
-        places = [path or "", *(os.path.join(here, *parts[-n:]) for n in (1, 2) if parts)]
+        places = [
+            path or "",
+            *(os.path.join(h, *parts[-n:]) for n in (1, 2) if parts for h in here),
+        ]
         return next(filter(os.path.exists, places), "")
 
     def _questions(self, ids: Iterable[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from etils import epath
 
 from qac_jax import fields
-from qac_jax.artifacts import Artifact, Writer
+from qac_jax.artifacts import STAGES, Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
@@ -75,5 +75,7 @@ class Report(Stage):
             raise UserError("report needs --folder DIR (the --out of a run), or --metrics DIR")
 
     def _folder(self) -> str:
-        first = self.metrics.split(",")[0].strip()
-        return self.folder or os.path.dirname(os.path.abspath(first))
+        around = os.path.dirname(os.path.abspath(self.metrics.split(",")[0].strip()))
+        if os.path.basename(around) == STAGES:
+            around = os.path.dirname(around)
+        return self.folder or around

@@ -69,12 +69,14 @@ def test_documents_alone_become_a_retriever(
     assert summary["leaks"]["leaks"] == 0 and summary["leaks"]["passages"] > 0
     assert summary["verdict"][0].startswith("The 4 test" if own else "Caution")
     index = artifacts.load(out / "index").info
-    assert_true(summary, artifacts.load(out / "metrics"), index, "run_index" if own else "")
+    assert_true(
+        summary, artifacts.load(out / "stages" / "metrics"), index, "run_index" if own else ""
+    )
 
-    parts = {n: set(records.Records(artifacts.load(out / n)).ids()) for n in PARTS}
+    parts = {n: set(records.Records(artifacts.load(out / "stages" / n)).ids()) for n in PARTS}
     parts["train"] = parts.pop("training")
     assert not parts["test"] & parts["train"] and not parts["validation"] & parts["train"]
-    groups = records.Records(artifacts.load(out / "groups_2"))
+    groups = records.Records(artifacts.load(out / "stages" / "groups_2"))
     asked = {name for group in groups for name in group["query_ids"]}
     assert asked and {name.split("#")[0] for name in asked} <= parts["train"]
 

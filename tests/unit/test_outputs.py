@@ -56,7 +56,7 @@ def test_a_recipe_in_a_store_and_its_inputs(store, tmp_path) -> None:
     }
     recipe.run(Recipe(stages), "gs://b/out")
     assert (tmp_path / "b/out/sum/sum.json").read_text() == str(2 * (5 + 6 + 7))
-    assert artifacts.load("gs://b/out/numbers").record["fields"]["base"] == "gs://b/base.txt"
+    assert artifacts.load("gs://b/out/stages/numbers").record["fields"]["base"] == "gs://b/base.txt"
     shutil.rmtree(tmp_path / "copies")
     recipe.run(Recipe(stages), "gs://b/out", start="sum")
     assert artifacts.load("gs://b/out/sum").count == 1

@@ -70,7 +70,7 @@ def test_nothing_runs_before_everything_is_there(tmp_path: Path) -> None:
     described = dataclasses.replace(described, data_dir=str(tmp_path))
     with pytest.raises(UserError, match="other.base: .*number.txt does not exist"):
         recipe.run(described, tmp_path / "out")
-    assert not (tmp_path / "out" / "first").exists()
+    assert not (tmp_path / "out/stages/first").exists()
     assert [one["missing"] for one in recipe.plan(described)][1]
     (tmp_path / "number.txt").write_text("3")
     assert len(recipe.run(described, tmp_path / "out")) == 2

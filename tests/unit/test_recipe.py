@@ -10,6 +10,7 @@ from qac_jax.errors import UserError
 from qac_jax.pipeline import recipe
 from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.stage import Stage
+from qac_jax.retrieval import corpus
 
 
 def three(count: int = 10, factor: int = 2, **options) -> Recipe:
@@ -50,7 +51,7 @@ def test_a_changed_field_redoes_its_stage_and_its_dependants(tmp_path, ran, monk
     # Neither of these affects the result.
     recipe.run(three(pause=0.001), tmp_path / "out", documentation="# two")
     assert ran() == []
-    assert artifacts.load(tmp_path / "out" / "first").info["gin"] == "# one"
+    assert artifacts.load(tmp_path / "out/stages/first").info["gin"] == "# one"
     recipe.run(three(factor=3), tmp_path / "out")
     assert ran() == ["Doubled", "Summed"]
     recipe.run(three(count=11, factor=3), tmp_path / "out")
@@ -75,7 +76,7 @@ def test_a_changed_source_or_a_damaged_output_is_made_again(tmp_path, ran):
     (tmp_path / "elsewhere").write_text("2")
     recipe.run(three(base=str(tmp_path / "elsewhere")), tmp_path / "out")
     assert ran() == [], "where a source lies does not matter"
-    (tmp_path / "out" / "first" / "numbers-00001.jsonl").write_text("{}")
+    (tmp_path / "out/stages/first" / "numbers-00001.jsonl").write_text("{}")
     recipe.run(three(base=str(tmp_path / "base")), tmp_path / "out")
     assert ran() == ["Numbers"]
 
@@ -86,7 +87,7 @@ def test_a_failure_names_the_stage_and_keeps_what_is_finished(tmp_path, ran, cap
     said = capsys.readouterr().err
     assert "stage first failed" in said and "continue with: qac run x" in said
     ran()
-    assert (tmp_path / "out" / "first" / "numbers-00000.jsonl").exists()
+    assert (tmp_path / "out/stages/first" / "numbers-00000.jsonl").exists()
     recipe.run(three(), tmp_path / "out")
     assert ran() == ["Numbers", "Doubled", "Summed"]
 
@@ -96,6 +97,41 @@ def test_from_redoes_a_stage_and_what_depends_on_it(tmp_path, ran):
     ran()
     recipe.run(three(), tmp_path / "out", start="twice")
     assert ran() == ["Doubled"], "its result is the same, so the sum still holds"
+
+
+class Pointing(Summed):
+    """Refers to what it was made of, as an index does to its texts."""
+
+    def run(self, inputs, out):
+        super().run(inputs, out)
+        out.info["texts"] = [corpus.location(inputs.artifact("numbers"), out.path)]
+
+
+def test_only_results_and_what_they_refer_to_are_kept(tmp_path, ran, capsys, monkeypatch):
+    """A run cut short while it removes goes on removing; all is made again where that is asked."""
+    stages = {**three().stages, "index": Pointing(numbers="stage:first")}
+    described, out = Recipe(stages, published={"n.json": "stage:twice/x"}), tmp_path / "out"
+    remove = artifacts.remove
+    monkeypatch.setattr(artifacts, "remove", lambda path: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        recipe.run(described, out, keep="none")
+    assert len(ran()) == 4
+    monkeypatch.setattr(artifacts, "remove", remove)
+    (out / "n.json").write_text("1")  # as if the stage had published it
+    left = recipe.run(described, out, keep="none")
+    assert set(left) == {"total", "index"} and ran() == []
+    assert [p.name for p in (out / "stages").iterdir()] == ["first"]
+    capsys.readouterr()
+    assert set(recipe.run(described, out)) == {"total", "index"} and ran() == []
+    assert "nothing is done; --keep all makes" in capsys.readouterr().err
+    assert len(recipe.run(described, out, keep="all")) == 4
+    assert ran() == ["Doubled"], "the others are as they were"
+    assert len(recipe.run(described, out)) == 4, "nothing is missing any more"
+    recipe.run(described, out, keep="none")
+    assert ran() == []
+    changed = dataclasses.replace(described, stages={**stages, "first": Numbers(count=3)})
+    recipe.run(changed, out, keep="none")
+    assert len(ran()) == 4
 
 
 def test_recipes_that_cannot_run(tmp_path):
