@@ -538,6 +538,7 @@ def _show_grid(described: Any, cells: list[Any], options: argparse.Namespace) ->
         print(f"{row['cell']:<32} {_short(', '.join(row['new']) or 'nothing new')}")
     print("\nthe first cell:")
     _show_plan(planned["first_cell"], False)
+    print("\n".join(["\nall cells:", *costs.shown(planned["totals"])]))
     return 0
 
 

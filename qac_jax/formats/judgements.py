@@ -16,6 +16,7 @@ from qac_jax.errors import DataError, UserError, nearest
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 from qac_jax.formats.files import Line, expand, find, json_object, parsed, string, whole_text
 from qac_jax.formats.identities import IdSet
+from qac_jax.formats.training import read_training_lines
 
 
 # trec_eval counts how often each grade occurs, from 0 to the highest.
@@ -39,14 +40,16 @@ def read_judgements(
     passages: Container[str] | None = None,
     bad: BadLines | None = None,
 ) -> Iterator[Judgement]:
-    """All judgements of a file, folder or pattern. Where the known ids are given (sets, or `IdSet`
+    """All judgements of a file, folder or pattern; of DPR's training file (.json) each
+    question's first positive. Where the known ids are given (sets, or `IdSet`
     for millions), a judgement of a query without text or of a passage that is nowhere is a bad
     record. The same again is left out and counted; one of another grade is a bad record.
     """
     own, bad = bad is None, BadLines() if bad is None else bad
     known, graded = IdSet(), IdSet()
     files = expand(path, (".tsv", ".txt", ".qrels", ".qrel"))
-    for place, judgement in itertools.chain.from_iterable(parsed(f, bad, _parse) for f in files):
+    rows = (_gold(f, bad) if f.endswith(".json") else parsed(f, bad, _parse) for f in files)
+    for place, judgement in itertools.chain.from_iterable(rows):
         query, passage, given = judgement
         if queries is not None and query not in queries:
             bad.add(f"query {query!r} has no text among the queries", place)
@@ -60,6 +63,13 @@ def read_judgements(
             yield judgement
     if own and (summary := bad.summary()):
         progress.say(f"{path}: {summary}")
+
+
+def _gold(file: str, bad: BadLines) -> Iterator[tuple[Place, Judgement]]:
+    """What DPR trains each question with: its first positive."""
+    for line in read_training_lines(file, "dpr", bad=bad):
+        if line.positives and line.positives[0].id:
+            yield Place(file), Judgement(line.query_id, line.positives[0].id)
 
 
 def _parse(line: Line) -> tuple[Place, Judgement] | None:

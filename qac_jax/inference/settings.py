@@ -10,7 +10,7 @@ PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16")
 TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
 # Those of models/heads.py, which takes seconds to import.
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
-LIKELIHOODS = ("sum", "mean", "released")
+LIKELIHOODS = ("padded", "sum", "mean")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,9 @@ class LikelihoodOptions(Checked):
     """How spans of a document are scored by their likelihood under a T5."""
 
     likelihood: str = option(
-        "sum",
-        "plm: sum or mean of log-probabilities, or the released code's sum, padding included",
+        "padded",
+        "plm: the sum of log-probabilities with padding to the longest span (AugTriever), their "
+        "sum, which prefers the shortest span, or their mean",
         choices=LIKELIHOODS,
     )
     document_tokens: int = option(192, "plm: tokens of the document, its end included", at_least=2)

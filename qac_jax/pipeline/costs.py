@@ -5,8 +5,9 @@
 
 Trainings: FLOPs of a step, counted in the traced program, times steps. Applied models: 2 FLOPs a
 parameter and token. Both at the share of a device's peak that was measured or is usual; with --here
-at what a product of matrices reaches on this machine. All else: items by measured rates of a core.
-Texts are taken as long as a usual passage. Starting, loading and compiling are not counted.
+at what a product of matrices reaches on this machine. Exact search is such a product. All else:
+items by measured rates of a core. Texts are as long as is usual. Starting, loading and compiling
+are not counted.
 """
 
 import functools
@@ -24,13 +25,25 @@ OWN = ""
 
 PASSAGE_TOKENS, QUERY_TOKENS = 80, 12
 PAIR_TOKENS = PASSAGE_TOKENS + QUERY_TOKENS + 4  # as a cross-encoder reads them
-# Of a model that is named, not trained before and not here: BERT-base.
-USUAL_PARAMETERS = 110e6
-# Shares of a device's peak. A decoder reads its weights for every token.
-ENCODER_MFU, DECODER_MFU = 0.35, 0.05
+# Of a document that is not cut, by its format; of a page of the Pile what models read of it.
+DOCUMENT_TOKENS = {"msmarco_passages": 80, "dpr": 140, "wikipedia": 110, "beir": 200, "jsonl": 600}
+# Parameters of the layers of models that papers name, for plans where they are not here.
+NAMED = {
+    "T0_3B": 2.7e9,
+    "doc2query-all-with_prefix-t5-base-v1": 198e6,
+    "t5-small-lm-adapt": 44e6,
+    "ernie-2.0-large-en": 302e6,
+}
+# Of a model that is not known, nor trained before, nor here; and the width of its vectors.
+USUAL_PARAMETERS, USUAL_WIDTH = 110e6, 768
+# Shares of a device's peak. A decoder reads its weights for every token; exact search multiplies in
+# float32 (assumed).
+ENCODER_MFU, DECODER_MFU, EXACT_MFU = 0.35, 0.05, 0.05
 # Of training, in FLOPs of padded texts: what CoT-MAE was measured at on an H100 with dropout, with
 # padding and, at MS MARCO's lengths, without (docs/results/speed.md).
-TRAINING_MFU, PACKED_MFU = 0.259, 0.566
+TRAINING_MFU, PACKED_MFU = 0.259, 0.598
+# Where less was measured: CoT-MAE took the paper 60 hours of 16 V100s.
+MOST_MFU = {"V100-32": 0.175}
 # Items that one core does in a second, as measured (docs/results/data.md and search.md); index and
 # evaluate are assumed.
 CORE = {
@@ -62,6 +75,12 @@ def on_cores(step: str, count: float | None, work: float = 1.0) -> Plan:
     return {"core_hours": count * work / CORE[step] / 3600} if count else {}
 
 
+def tokens_each(inputs: Plans, most: int = 0) -> int:
+    """The tokens of one of these passages, of which `most` are read (0: all)."""
+    each = inputs.get("passages", {}).get("tokens_each") or PASSAGE_TOKENS
+    return min(each, most) if most else each
+
+
 def of_model(inputs: Plans, field: str, tokens: float | None, written: float | None = None) -> Plan:
     """The cost of the model in the input `field` reading these tokens.
 
@@ -79,13 +98,16 @@ def of_model(inputs: Plans, field: str, tokens: float | None, written: float | N
         reading, writing = 2 * (parameters or USUAL_PARAMETERS) * tokens, 0.0
     else:
         reading, writing = parameters * tokens, parameters * written
-    hours = _hours(reading / ENCODER_MFU + writing / DECODER_MFU)
+    hours = _hours(reading + writing * ENCODER_MFU / DECODER_MFU, ENCODER_MFU)
     return {"flops": reading + writing, "hours": hours}
 
 
-def _hours(flops: float) -> dict[str, float]:
-    """Those that FLOPs at the peak take on every device."""
-    return {name: flops / device.peak_flops / 3600 for name, device in hardware.DEVICES.items()}
+def _hours(flops: float, mfu: float) -> dict[str, float]:
+    """Those that FLOPs at this share of the peak take on every device."""
+    return {
+        name: flops / min(mfu, MOST_MFU.get(name, mfu)) / device.peak_flops / 3600
+        for name, device in hardware.DEVICES.items()
+    }
 
 
 def of_training(
@@ -99,7 +121,6 @@ def of_training(
     import jax
 
     from qac_jax.hub import weights
-    from qac_jax.objectives.objective import Context
     from qac_jax.training import step
     from qac_jax.training.metrics import padded_tokens
 
@@ -122,22 +143,65 @@ def of_training(
     arrays = kind.spec(batch_size).items()
     shapes = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays}
     plan["tokens_per_step"] = padded_tokens(shapes)
-    plan["step_flops"] = step.model_flops(objective.bind(Context()), shapes)
+    plan["step_flops"] = _traced(objective, shapes)
     if steps is not None:
         plan["tokens"], plan["flops"] = plan["tokens_per_step"] * steps, plan["step_flops"] * steps
         plan["mfu"] = PACKED_MFU if pack else TRAINING_MFU
-        plan["hours"] = _hours(plan["flops"] / plan["mfu"])
+        plan["hours"] = _hours(plan["flops"], plan["mfu"])
     return plan
+
+
+_TRACED: dict[str, float] = {}
+
+
+def _traced(objective: Any, shapes: Mapping[str, Any]) -> float:
+    """The FLOPs of a step, traced once for equal trainings of a grid."""
+    from qac_jax.objectives.objective import Context
+    from qac_jax.training import step
+
+    key = fields.digest({"objective": fields.describe(objective), "shapes": str(shapes)})
+    if key not in _TRACED:
+        _TRACED[key] = step.model_flops(objective.bind(Context()), shapes)
+    return _TRACED[key]
 
 
 def searching(inputs: Plans, field: str, queries: float | None) -> Plan:
     """The cost of searching the index in the input `field`. The rows that ScaNN looks at are a
     share of the index, so its time grows with it; BM25's does with the lists of the query's words.
+    Exact search reads all rows, on devices.
     """
     known = inputs.get(field, {})
     step = "bm25 search" if "k1" in known else "search"
     rows = known.get("count") or 0
+    if known.get("exact"):
+        flops = 2 * rows * USUAL_WIDTH * (queries or 0)
+        return {"flops": flops, "hours": _hours(flops, EXACT_MFU)} if flops else {}
     return on_cores(step, queries, max(1.0, rows / MEASURED_ROWS[step]))
+
+
+def summed(plans: Sequence[Plan]) -> Plan:
+    """The cost of several, nothing where one is not known."""
+    if not all(plans):
+        return {}
+    hours = [plan["hours"] for plan in plans if "hours" in plan]
+    total = {"core_hours": sum(plan.get("core_hours", 0.0) for plan in plans)}
+    if not hours:
+        return total
+    return {**total, "hours": {name: sum(each[name] for each in hours) for name in hours[0]}}
+
+
+def named(stage: Any) -> dict[str, Plan]:
+    """Input -> the size of the model that it names, where that is one of NAMED."""
+    found = {
+        field: value.rsplit(":", 1)[-1]
+        for field, value in fields.values(stage).items()
+        if isinstance(value, str)
+    }
+    return {
+        field: {"parameters_of_layers": NAMED[name]}
+        for field, name in found.items()
+        if name in NAMED
+    }
 
 
 def sizes_of(text: str) -> dict[str, int]:
@@ -156,9 +220,9 @@ def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     seconds on this machine, tokens of language models; `without_hours`: the stages whose size is
     not known."""
     found = [one["plan"] for one in plans]
-    hours = [plan["hours"] for plan in found if "hours" in plan]
+    costed = [plan for plan in found if plan.get("hours")]
     return {
-        "hours": {name: sum(each[name] for each in hours) for name in hours[0]} if hours else {},
+        "hours": summed(costed).get("hours", {}),
         **{
             name: sum(plan.get(name, 0.0) for plan in found)
             for name in ("core_hours", "seconds_here", *TOKENS)

@@ -20,7 +20,7 @@ from etils import epath
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import STAGES, Artifact
 from qac_jax.errors import Busy, Interrupted, UserError, nearest
-from qac_jax.pipeline import inputs, readiness, recipe
+from qac_jax.pipeline import costs, inputs, readiness, recipe
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.recipe import Recipe
@@ -163,15 +163,18 @@ def _executed(stage: Stage, folder: epath.Path, *, patient: bool) -> Artifact:
 
 
 def plan(todo: Sequence[Cell], sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The plan of a dry run: the cells, the stages each adds, and the first cell in full."""
-    seen: set[str] = set()
-    rows = []
+    """The plan of a dry run: the cells, the stages each adds, the first cell in full, and the costs
+    of all stages together, each counted once."""
+    seen: dict[str, Any] = {}
+    rows, first = list[dict[str, Any]](), list[Any]()
     for cell in todo:
-        new = [name for name, place in cell.places.items() if place not in seen]
-        seen |= set(cell.places.values())
-        rows.append({"cell": cell.name, "new": new})
-    first = Recipe(stages=todo[0].stages, data_dir=todo[0].data_dir)
-    return {"cells": rows, "distinct_stages": len(seen), "first_cell": recipe.plan(first, sizes)}
+        plans = recipe.plan(Recipe(stages=cell.stages, data_dir=cell.data_dir), sizes)
+        first = first or plans
+        new = {p["stage"]: p for p in plans if cell.places[p["stage"]] not in seen}
+        seen |= {cell.places[name]: plan for name, plan in new.items()}
+        rows.append({"cell": cell.name, "new": [*new]})
+    together = costs.totals([*seen.values()])
+    return {"cells": rows, "distinct_stages": len(seen), "first_cell": first, "totals": together}
 
 
 def _places(stages: Mapping[str, Stage]) -> dict[str, str]:

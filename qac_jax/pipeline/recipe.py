@@ -275,6 +275,7 @@ def plan(
         given |= {costs.OWN: sizes[name]} if name in sizes else {}
         before: dict[str, Any] = {field: {"count": size} for field, size in given.items()}
         before |= {field: plans[target]["plan"] for field, target in references.items()}
+        before |= costs.named(stage)
         before |= {field: {"folder": place} for field, place in models.items()}
         of_stage = plan_of(stage, before)
         plans[name] = {"stage": name, "inputs": references, "models": models, **of_stage}

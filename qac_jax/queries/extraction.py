@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from qac_jax.inference.encoder import Encoder
 
 
-# Documents scored in one call: the released likelihood pads over this number (a batch of one GPU).
+# Documents scored in one call: the likelihood pads over this number (a batch of one GPU).
 BLOCK = 128
 
 RANDOM = "random"  # spans as drawn: the baseline of salience

@@ -61,6 +61,7 @@ class Writing:
     scorer: Ref = "data:t5-small-lm-adapt"
     published: Ref = ""  # texts of the generator that are read instead
     draws: int = 1  # of spans
+    likelihood: str = "padded"  # of spans
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of Generate
     all_prompts: bool = False  # so that strategies that use some of them share one stage
 
@@ -69,7 +70,7 @@ def pseudo_queries(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
     """The stages that make a strategy's pseudo-queries; "" where training makes them itself."""
     of = {"passages": documents}
     spans: dict[str, Any] = {"draws": by.draws}
-    likely = {**spans, "method": "plm", "scorer": by.scorer}
+    likely = {**spans, "method": "plm", "scorer": by.scorer, "likelihood": by.likelihood}
     if strategy in ("random_crop", "qext_self"):
         return ""
     extracted = {
@@ -118,12 +119,14 @@ def _trained(
     *files: str,
     loss: str = "inbatch",
     crops: float = 0.0,
+    whole: bool = False,
     read: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Ref:
-    """An encoder on texts and pseudo-queries: strategies by weight, and a share of crops."""
+    """An encoder on texts and pseudo-queries: strategies by weight, and a share of crops; `whole`:
+    a pseudo-query is of the whole document, not of a crop."""
     of = {"passages": texts, "contexts": contexts, **read}
-    rest = {"context_words": 256, "max_phrases": 3, "delete": 0.1}
+    rest = {"context_words": 256, "max_phrases": 3, "delete": 0.1, "whole_documents": whole}
     return run(
         Train,
         "encoder",
@@ -197,6 +200,8 @@ class AugTriever(Judged):
     published: str = ""
     random_crop_share: float | None = None
     inbatch_mix: float = 0.0
+    # Section 1 pairs queries "with the original document"; the released code always with a crop.
+    whole_documents: bool = True
     corpus: str = "data:enwiki-pages-articles.xml.bz2"
     bert: str = BERT
     steps: int = 100_000
@@ -227,6 +232,7 @@ def _augtriever(run: Run, p: AugTriever, **documents: Any) -> None:
         contexts,
         loss=p.loss,
         crops=crops,
+        whole=p.whole_documents,
         read=read,
         init=p.bert,
         seed=p.seed,
@@ -249,7 +255,8 @@ def augtriever_wiki(run: Run, p: AugTriever) -> None:
     with a model T0_3B, t5-small-lm-adapt or doc2query-all-with_prefix-t5-base-v1.
     Commonly overridden: --strategy, --loss moco (with half crops), --random_crop_share 0.5 (as the
     one released script), --published data:augq.jsonl (the documents that AugTriever published, with
-    their outputs of T0-3B and doc2query), --beir False, --questions False, overlays/released.gin.
+    their outputs of T0-3B and doc2query), --whole_documents False (crops of them, as released),
+    --beir False, --questions False, overlays/released.gin.
     """
     lines = {"cut": "lines", "overshoot": True, "max_tokens": 8, "short_span_probability": 0.0}
     _augtriever(run, p, format="wikipedia", **lines)
@@ -288,12 +295,14 @@ class Adaptation(Paper):
     generator: str = T0
     vocabulary: str = BERT
     steps: int = 5000
+    whole_documents: bool = True
 
 
 def augtriever_adaptation(run: Run, p: Adaptation) -> None:
     """AugTriever's domain adaptation: topics of a target corpus train an encoder further.
 
-    5,000 steps of InBatch, 1e-5, batches of 1,024.
+    5,000 steps of InBatch, 1e-5, batches of 1,024. The paper starts from what is "pre-trained with
+    AugQ-CC and TQGen-Topic" (section 4.4.2): augtriever_cc --strategy tqgen_topic.
 
     Set: --encoder (a finished one), --target (a folder in BEIR's layout), --data_dir with T0_3B.
     """
@@ -305,6 +314,7 @@ def augtriever_adaptation(run: Run, p: Adaptation) -> None:
         STRATEGIES[p.strategy],
         documents,
         contexts,
+        whole=p.whole_documents,
         read={"tokenizer": p.vocabulary},
         init=p.encoder,
         seed=p.seed,
@@ -424,7 +434,8 @@ class Small:
     @property
     def writing(self) -> Writing:
         """Our generators: the tail of a small model's distribution is noise, and it repeats itself;
-        max_input is the length that they were trained with."""
+        max_input is the length that they were trained with. Spans by the plain sum, and crops as
+        documents: so the figures were measured."""
         options: dict[str, Any] = {"max_input": 128, "no_repeat_ngram": 2}
         generator = self.summariser
         if self.strategy == "qgen_d2q":
@@ -433,7 +444,9 @@ class Small:
             options |= {"top_p": 0.8, "temperature": 0.6}
         else:
             options |= {"top_k": 25, "temperature": 0.3}
-        return Writing(generator, self.summariser, options=options, all_prompts=True)
+        return Writing(
+            generator, self.summariser, likelihood="sum", options=options, all_prompts=True
+        )
 
 
 def augtriever_small(run: Run, p: Small) -> None:

@@ -179,8 +179,6 @@ def _labelled(
     scored = run(Search, "scored", **candidates, **of)
     if not p.pseudo_labels:  # negatives that no teacher has scored
         pretrained_on, scored = judged, ""
-    if not p.pretraining:  # fine-tuning alone, on all labels
-        pretrained_on = every
     labels = {
         "positive": p.positive,
         "negative": p.negative,
@@ -192,19 +190,16 @@ def _labelled(
         "lines": "pair",  # 1:4 is one positive on four lines
         **labels,
     }
-    examples = []
-    for name, made, asked in (
-        ("labels", "pair_examples", pretrained_on),
-        ("judged_labels", "judged_examples", judged),
-    ):
-        found = run(Label, name, queries=asked, scored=scored, **candidates, **labels)
+    stages = (
+        ("pretrained", "labels", "pair_examples", pretrained_on, p.alpha, bind[0]),
+        ("pair", "judged_labels", "judged_examples", judged, p.finetuning_alpha, bind[1]),
+    )
+    # Without pre-training fine-tuning remains: ground truth and pseudo-labels of the labelled
+    # corpus (section 3.4).
+    for name, made, tokenized, asked, alpha, bound in stages if p.pretraining else stages[1:]:
+        found = run(Label, made, queries=asked, scored=scored, **candidates, **labels)
         read = {"passages": "stage:passages", "tokenizer": bert, "title": "separate"}
-        examples.append(run(Tokenize, made, task="triples", negatives=found, **read))
-    fine = examples[1] if p.pretraining else examples[0]
-    trainings = [("pair", fine, p.finetuning_alpha, bind[1])]
-    if p.pretraining:
-        trainings = [("pretrained", examples[0], p.alpha, bind[0]), *trainings]
-    for name, triples, alpha, bound in trainings:
+        triples = run(Tokenize, tokenized, task="triples", negatives=found, **read)
         init = run(
             Train,
             name,
@@ -267,15 +262,16 @@ def pair_msmarco(run: Run, p: Pair) -> None:
 @dataclasses.dataclass(frozen=True)
 class PairNq(Pair):
     candidates: int = 100
+    gold: bool = True  # a judged question's positive; else the first passage that holds an answer
 
 
 def pair_nq(run: Run, p: PairNq) -> None:
     """PAIR on Natural Questions (Ren et al., 2021), over Wikipedia's 21 million passages.
 
     As on MS MARCO, but trained with Adam, negatives come from an example's group of 512 instead of
-    the whole batch, and positives of judged questions are the first passages that hold an answer.
-    figure_4 is the paper's Figure 4: of the complete model, and with --alpha 0.0 of the one without
-    the passage-centric loss.
+    the whole batch, and the 58,812 judged questions have DPR's positives (--gold False: the first
+    passage that holds an answer, as released). figure_4 is the paper's Figure 4: of the complete
+    model, and with --alpha 0.0 of the one without the passage-centric loss.
 
     Set: --data_dir, with what dpr_nq lists, nq-dev.qa.csv, the unlabelled queries (see
     pair_msmarco), and a BERT-large in ernie-2.0-large-en.
@@ -301,18 +297,20 @@ def pair_nq(run: Run, p: PairNq) -> None:
     # The paper has LAMB on MS MARCO only.
     bind: dict[str, Any] = {"pair.Pair.negatives_group": 512, ADAM: "adamw"}
     labels = {"answers": NQ_TRAIN, "exclude": f"data:nq-dev.qa.csv,{NQ_TEST}"}
+    labels |= {"qrels": NQ_TRAIN} if p.gold else {}
     questions = (NQ_TRAIN, queries, unlabelled)
     both = (bind, {**bind, "train.Schedule.batch_size": 512})
     pair = _labelled(run, p, teacher, questions, labels, p.bert, p.bert, bind=both)
     searched(run, "pair_{}", pair, "stage:passages", NQ_TEST, 100, index=EXACT)
     run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run,stage:bm25_run", **judging)
-    run(Similarities, "figure_4", encoders="stage:pair", runs="stage:pair_run", **judging)
+    run(
+        Similarities, "figure_4", encoders="stage:pair", runs="stage:pair_run", **judging, at_most=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class PairSmall(Labels):
     candidates: int = 8
-    extend: bool = False  # as its figures were measured
     folders: str = "data:wikisquad,data:forum,data:tales"
     train: int = 1600
     test: int = 160
@@ -341,7 +339,8 @@ def pair_small(run: Run, p: PairSmall) -> None:
     passages = run(Prepare, "passages", **documents)
     known = judged(union, "judged")
     asked, tested = known["queries"], f"{union}/test_queries.jsonl"
-    queries = f"{asked},{union}/unjudged_queries.jsonl"
+    unjudged = f"{union}/unjudged_queries.jsonl"
+    queries = f"{asked},{unjudged}"
     words = run(Bm25, "bm25", passages=passages)
     run(Search, "candidates", index=words, queries=queries, k=50)
     bm25_run = run(Search, "bm25_run", index=words, queries=tested, k=100)
@@ -351,7 +350,7 @@ def pair_small(run: Run, p: PairSmall) -> None:
     runs = ["stage:pair_run", bm25_run, run(Search, "teacher_run", k=100, **reranked, **read)]
     truth = f"{union}/unjudged.tsv"
     labels = {"qrels": known["qrels"], "exclude": tested, "lines": "query", "truth": truth}
-    questions = (asked, queries, queries)
+    questions = (asked, queries, unjudged)
     how: dict[str, Any] = {"max_length": 256, "epochs": p.pair_epochs}
     how["bind"] = {RATE: 5e-4}, {RATE: 3e-4}
     start = _student(run, p), "wordpiece-16k"

@@ -73,8 +73,9 @@ class Embed(Stage):
 
     def plan(self, inputs: Plans) -> Plan:
         count = costs.count_of(inputs, "passages", "queries") or 0
-        tokens = count * (costs.QUERY_TOKENS if self._side() == "query" else costs.PASSAGE_TOKENS)
-        return {"count": count or None, **costs.of_model(inputs, "encoder", tokens)}
+        each = costs.tokens_each(inputs, self.options.max_length)
+        each = costs.QUERY_TOKENS if self._side() == "query" else each
+        return {"count": count or None, **costs.of_model(inputs, "encoder", count * each)}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.inference.encoder import Encoder, memory

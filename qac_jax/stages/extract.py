@@ -62,8 +62,11 @@ class Extract(Stage):
         count = costs.count_of(inputs, "passages")
         cost = costs.on_cores("extract", count, work=self.draws)
         if self.method in _BY_MODEL:
-            tokens = count and count * self.draws * self.sampling.spans * costs.QUERY_TOKENS
-            cost = costs.of_model(inputs, "scorer", tokens)
+            each = costs.tokens_each(inputs, self.scoring.document_tokens)
+            each += self.sampling.spans * costs.QUERY_TOKENS
+            # Of a T5 the document has one half of the parameters, the spans the other.
+            half = 2 if self.method == "plm" else 1
+            cost = costs.of_model(inputs, "scorer", count and count * self.draws * each / half)
         return {"count": count, **cost}
 
     def check(self) -> None:

@@ -87,11 +87,12 @@ class Generate(Stage):
             read = count * round(endpoint.tokens(self.asking.prompt(each)) + length)
             cost = {"tokens_read": read, "tokens_written": texts * asking.USUAL}
             return {"count": count or None, "texts": texts or None, **cost}
-        asked = len(self._prompts())
-        written = (count or 0) * self.decoding.samples * asked
-        read = (count or 0) * asked * costs.PASSAGE_TOKENS
-        cost = costs.of_model(inputs, "generator", read, written * costs.QUERY_TOKENS)
-        return {"count": count, "texts": written or None, **cost}
+        asked, each = self._prompts(), (count or 0) * self.decoding.samples
+        read = (count or 0) * len(asked) * costs.tokens_each(inputs, self.max_input)
+        # A question is short whatever the limit; titles and summaries go halfway to it or further.
+        lengths = (p.max_tokens / 2 if self.prompts else costs.QUERY_TOKENS for p in asked.values())
+        cost = costs.of_model(inputs, "generator", read, each * sum(lengths))
+        return {"count": count, "texts": each * len(asked) or None, **cost}
 
     def check(self) -> None:
         super().check()

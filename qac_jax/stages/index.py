@@ -73,7 +73,7 @@ class Index(Stage):
 
         count = costs.count_of(inputs, "vectors")
         if not count or self._method(count) == "exact":  # which links vectors' files
-            return {"count": count, **({"core_hours": 0.0} if count else {})}
+            return {"count": count, "exact": True, **({"core_hours": 0.0} if count else {})}
         parts = len(approximate.part_rows(count, self.part_rows))
         return {"count": count, "parts": parts, **costs.on_cores("index", count)}
 

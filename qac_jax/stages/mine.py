@@ -71,7 +71,7 @@ class Mine(Stage):
     def plan(self, inputs: Plans) -> Plan:
         queries = costs.count_of(inputs, "queries", "contexts")
         found = [costs.searching(inputs, _INPUTS[name], queries) for name in self._systems()]
-        return {"core_hours": sum(cost["core_hours"] for cost in found)} if all(found) else {}
+        return costs.summed(found)
 
     def check(self) -> None:
         super().check()
@@ -209,7 +209,7 @@ class Label(Stage):
         "--teacher out/teacher --out out/labels"
     )
 
-    GROUPS = (at_most_one_of("teacher", "scored"), at_most_one_of("qrels", "answers"))
+    GROUPS = (at_most_one_of("teacher", "scored"),)
 
     passages: Ref = input("passages that were searched", "passages")
     queries: Ref = input("queries of --candidates", FILE)
@@ -218,8 +218,17 @@ class Label(Stage):
         "cross-encoder that scores the candidates, or openai:BASE_URL#MODEL", default=""
     )
     scored: Ref = input("or the run of qac search --reranker", "run", default="")
-    qrels: Ref = input("relevance judgements of the queries that have any", FILE, default="")
-    answers: Ref = input("or questions with answers that positives contain", FILE, default="")
+    qrels: Ref = input(
+        "relevance judgements of the queries that have any, or DPR's training file",
+        FILE,
+        default="",
+    )
+    answers: Ref = input(
+        "questions with answers: what holds one is no negative, and the first of them the positive "
+        "where --qrels has none",
+        FILE,
+        default="",
+    )
     more: Ref = input("judgements of further passages that are not negatives", FILE, default="")
     exclude: Ref = input("dev and test queries, to be left out", FILE, default="", many=True)
     truth: Ref = input("judgements that only measure the labels", FILE, default="")

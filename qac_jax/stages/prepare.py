@@ -83,7 +83,10 @@ class Prepare(Stage):
         self.reader_options()
 
     def plan(self, inputs: Plans) -> Plan:
-        return costs.on_cores("prepare", costs.count_of(inputs, "documents"))
+        whole = self.cutting.cut in ("none", "lines")
+        each = costs.DOCUMENT_TOKENS.get(self.format) if whole else None
+        cost = costs.on_cores("prepare", costs.count_of(inputs, "documents"))
+        return {**({"tokens_each": each} if each else {}), **cost}
 
     def survey(self, data_dir: str) -> tuple[int, float] | None:
         """Reads documents for some seconds, and cuts some of them."""
@@ -172,6 +175,8 @@ class Prepare(Stage):
             out.info["vocabulary_identity"] = tokenizers.load(self.tokenizer).identity
         for splitter in {of_shard["sentences_by"] for of_shard in facts} - {""}:
             out.info["splitter"] = splitter
+            if self.splitter == "auto":
+                progress.say(f"prepare: sentences are cut by {splitter}")
         out.info.update(bad.counts())
         bad.report(out, "prepare")
         if count := out.info["without_passages"]:

@@ -6,6 +6,7 @@ neither; the stages after `collect` read the same files in all cases.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,10 +108,13 @@ FILE_NAME = "queries.jsonl"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample(Stage):
     """Draws queries from the union of several sources, such as PAIR's 1.8 million unlabelled ones,
-    by the hashes of their texts. An id begins with the name of its file or folder."""
+    by the hashes of their texts. An id begins with the name of its file or folder. Small sources
+    are taken whole, and of the others equally many: of the union at random nearly all would be of
+    the largest."""
 
     VERB = "sample"
     KIND = "questions"
+    VERSION = 2
     EXAMPLE = "qac step sample --queries orcas.tsv,squad.jsonl --count 1800000 --out out/unlabelled"
 
     queries: Ref = input("files or folders of queries", FILE, many=True)
@@ -119,13 +123,18 @@ class Sample(Stage):
     skip_bad: int = skip_bad_option()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        sources, bad = _by_name(inputs.paths("queries")), BadLines(self.skip_bad)
-        hashes = np.fromiter((h for h, _, _ in self._all(sources, bad)), np.uint64)
-        different = np.unique(hashes)
-        repeated = len(hashes) - len(different)
-        if 0 < self.count < len(different):
-            different = np.partition(different, self.count - 1)[: self.count]
-        chosen = set(different.tolist())
+        sources = dict(sorted(_by_name(inputs.paths("queries")).items()))
+        bad = BadLines(self.skip_bad)
+        read, known = 0, np.zeros(0, np.uint64)
+        own: list[np.ndarray] = []  # of each source the hashes that no earlier one has, in order
+        for name, path in sources.items():
+            hashes = np.fromiter((h for h, _, _ in self._all({name: path}, bad)), np.uint64)
+            own.append(np.setdiff1d(hashes, known))
+            read, known = read + len(hashes), np.union1d(known, hashes)
+        repeated = read - len(known)
+        shares = even_shares([len(hashes) for hashes in own], self.count or len(known))
+        some = (hashes[:share].tolist() for hashes, share in zip(own, shares, strict=True))
+        chosen = set(itertools.chain.from_iterable(some))
         by_source = dict.fromkeys(sources, 0)
         with out.open(FILE_NAME) as file:
             for value, name, query in self._all(sources, BadLines(self.skip_bad)):
@@ -136,15 +145,24 @@ class Sample(Stage):
                     by_source[name] += 1
                     out.count += 1
         bad.report(out, self.VERB)
-        out.info.update(questions=by_source, read=len(hashes), repeated=repeated, skipped=len(bad))
+        out.info.update(questions=by_source, read=read, repeated=repeated, skipped=len(bad))
         drawn = ", ".join(f"{count:,} of {name}" for name, count in by_source.items())
-        progress.say(f"sample: {out.count:,} of {len(hashes):,} queries ({drawn})")
+        progress.say(f"sample: {out.count:,} of {read:,} queries ({drawn})")
 
     def _all(self, sources: Mapping[str, str], bad: BadLines) -> Iterator[tuple[int, str, Any]]:
         """(hash of seed and text, name of the source, query) of every query."""
         for name, path in sources.items():
             for query in read_queries(path, self.format, bad=bad):
                 yield id_hash(f"{self.seed} {plain(query.text)}"), name, query
+
+
+def even_shares(sizes: Sequence[int], total: int) -> list[int]:
+    """Shares of `total` as equal as the sizes allow."""
+    shares, left = [0] * len(sizes), total
+    for done, place in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+        shares[place] = min(sizes[place], left // (len(sizes) - done))
+        left -= shares[place]
+    return shares
 
 
 def _by_name(paths: Sequence[epath.Path]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import toy_generation
 
 from qac_jax.inference.generator import Generator
 from qac_jax.inference.likelihood import Likelihood
-from qac_jax.inference.settings import LikelihoodOptions
+from qac_jax.inference.settings import LIKELIHOODS, LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.t5 import shift_right
 from qac_jax.queries import structure
@@ -151,7 +151,7 @@ def alone(generator: Generator, document: str, span: list[int]) -> np.ndarray:
 def test_the_likelihood_of_a_span_is_that_of_its_tokens_alone(generator: Generator) -> None:
     found = {
         kind: Likelihood(generator, LikelihoodOptions(kind))(TWO_DOCUMENTS, SPANS)
-        for kind in ("sum", "mean", "released")
+        for kind in LIKELIHOODS
     }
     encode, pad = generator.tokenizer.encode, generator.tokenizer.pad_id
     longest = max(len(encode(span)) for of in SPANS for span in of)
@@ -161,7 +161,7 @@ def test_the_likelihood_of_a_span_is_that_of_its_tokens_alone(generator: Generat
             ids = encode(span)
             each = alone(generator, document, ids)
             padded = alone(generator, document, ids + [pad] * (longest - len(ids)))
-            expected = {"sum": each.sum(), "mean": each.mean(), "released": padded.sum()}
+            expected = {"sum": each.sum(), "mean": each.mean(), "padded": padded.sum()}
             for kind, value in expected.items():
                 np.testing.assert_allclose(found[kind][place][number], value, rtol=2e-5)
 

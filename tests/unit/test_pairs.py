@@ -144,6 +144,17 @@ def test_augtriever_strategies_and_fallbacks() -> None:
     assert all(q.tolist() == [20000, 20001] for q in queries("anchor"))
 
 
+def test_augtriever_whole_documents_are_for_pseudo_queries_alone() -> None:
+    record = word_record(40)
+    lengths = {}
+    for name in ("title", "qext_self", "random_crop", "topic"):  # which has no topic
+        settings = {"strategies": {name: 1.0}, "whole_documents": True}
+        words = [np.unique(inside(e["passage"]) // 10) for e in examples(settings, 50, record)[1]]
+        lengths[name] = {len(of) for of in words}
+    assert lengths["title"] == lengths["qext_self"] == {40}
+    assert max(lengths["random_crop"]) <= 20 >= max(lengths["topic"])
+
+
 def examples(settings: dict[str, Any], count: int, record: Any = None) -> tuple[Any, list[Any]]:
     limits = {"passage": 999, "context": 999, **settings.pop("lengths", {})}
     recipe = settle("augtriever", FORM, lengths=limits, settings=settings)

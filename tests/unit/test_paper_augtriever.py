@@ -51,6 +51,7 @@ def test_training(corpus: str, loss: str) -> None:
             assert share == (0 if strategy.startswith("hybrid") else 0.5)  # half crops
         settings = train.reading.settings
         assert (settings["context_words"], settings["delete"]) == (256, 0.1)
+        assert settings["whole_documents"]  # section 1: "with the original document"
 
 
 def test_hybrids() -> None:
@@ -70,6 +71,7 @@ def test_texts_of_strategies() -> None:
         extract = built("wiki", f"qext_{method}", "inbatch")["extracted"]
         says(extract, spans=16, shortest=4, longest=16, keep=1)
         assert extract.draws >= 4
+        assert extract.scoring.likelihood == "padded"  # Table 4: the shortest span is least likely
     generate = built("cc", "hybrid_tqgen", "moco")["generated"]
     asked = {name: prompt.after.strip() for name, prompt in generate.prompts.items()}
     assert asked == {
@@ -129,4 +131,4 @@ def test_as_released() -> None:
     train = found["encoder"]
     assert not train.objective.remote_key_grad and train.objective.device_group == 128
     assert train.reading.settings["random_crop_share"] == 0.5
-    assert found["extracted"].scoring.likelihood == "released"
+    assert not train.reading.settings["whole_documents"]

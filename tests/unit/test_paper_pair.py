@@ -99,6 +99,7 @@ def test_tables_1_and_2(built: Any) -> None:
     assert {"mrr@10", "hit@50", "hit@1000"} <= set(msmarco["metrics"].rules.resolved().measures)
     assert nq["dpr_examples"].training.endswith("biencoder-nq-train.json")
     assert nq["judged_labels"].queries == nq["dpr_examples"].training
+    assert nq["judged_labels"].qrels == nq["judged_labels"].answers == nq["judged_labels"].queries
     assert nq["metrics"].queries.endswith("nq-test.qa.csv") and not nq["metrics"].qrels
     assert nq["metrics"].runs == "stage:pair_run,stage:dpr_run,stage:bm25_run"
     for found in (msmarco, nq):
@@ -109,7 +110,8 @@ def test_tables_3_and_5() -> None:
     found = toy_recipes.cells("pair_nq_tables")
     assert set(found) >= ABLATIONS
     rules = {
-        (cell["labels"].rule.positive, cell["labels"].rule.negative) for cell in found.values()
+        (cell["judged_labels"].rule.positive, cell["judged_labels"].rule.negative)
+        for cell in found.values()
     }
     assert rules == set(THRESHOLDS)
     assert found["without_passage_centric"]["pretrained"].objective.alpha == 0
@@ -117,8 +119,23 @@ def test_tables_3_and_5() -> None:
     assert not found["without_shared_parameters"]["pair"].objective.model.config.tied
     assert not found["without_pseudo_labels"]["labels"].scored
     assert found["without_pseudo_labels"]["labels"].queries.endswith("biencoder-nq-train.json")
+    # Section 3.4: what is fine-tuned on is ground truth and pseudo-labels of judged questions.
     alone = found["without_pretraining"]
-    assert "pretrained" not in alone and alone["labels"].queries == alone["candidates"].queries
+    assert "pretrained" not in alone and "labels" not in alone
+    assert alone["pair"].examples == "stage:judged_examples"
+    assert alone["judged_labels"] == found["complete"]["judged_labels"]
+
+
+def test_small_runs_follow_it() -> None:
+    found = toy_recipes.stages("pair_small")
+    assert found["labels"].queries == "stage:union/unjudged_queries.jsonl"
+    assert found["judged_labels"].queries == "stage:union/judged_queries.jsonl"
+    assert found["judged_labels"].rule.extend
+
+
+def test_figure_4(built: Any) -> None:
+    """All 3,610 test questions."""
+    says(built["pair_nq"]["figure_4"], at_most=0, depth=100)
 
 
 def test_the_released_switches() -> None:
@@ -131,6 +148,7 @@ def test_the_released_switches() -> None:
         count, fill = (1, 0) if name == "pair_nq" else (4, 1000)
         says(found["labels"], positives="best", count=count, fill=fill)
         says(found["judged_labels"], positives="best")
+        assert bool(found["judged_labels"].qrels) == (name == "pair_msmarco")
         assert found["teacher"].objective.adversarial_step == 0.01
     decayed = toy_recipes.stages("pair_msmarco", released)["pretrained"].optimizer
     assert decayed.weight_decay == 0.01 and decayed.no_decay == ()

@@ -36,6 +36,8 @@ def test_pretraining(built: Any) -> None:
     for base in BASES:
         encoder = built[base]["encoder"]
         says(encoder, **PRETRAINING[base], kind="passage_query", settings={"queries": CHOSEN})
+        assert encoder.seed == built[base]["queries"].seed == built[base]["retriever_1"].seed == 42
+        assert encoder.reading.lengths["context"] == built[base]["queries"].decoding.max_tokens
         says(encoder.optimizer, name="adamw", weight_decay=0.01)
         says(encoder.optimizer, schedule_name="linear", warmup_ratio=0.1)
         assert encoder.reading.lengths["passage"] == 144
@@ -79,8 +81,11 @@ def test_tables_3_and_4(built: Any) -> None:
         weights = reading.settings["probabilities"]
         assert reading.kind == "mixed" and reading.lengths["context"] == 144
         assert weights["query"] == pytest.approx(0.5)
+        # Section 5.2: each objective's own passages.
+        own = {"cocondenser": {"random"}, "cotmae": {"random", "nearby", "overlap"}}[base]
+        assert weights.keys() - {"query"} == own
         assert sum(weights.values()) == pytest.approx(1, abs=1e-3)
-        cells = toy_recipes.cells(f"qac_{base}_tables")
+        cells = toy_recipes.cells(f"qac_{base}_tables", seed=42)
         assert set(cells) == {"passages", "mixed", *(f"queries_{count}" for count in QUERIES)}
         assert len({str(of["queries"]) for name, of in cells.items() if name != "passages"}) == 1
 
@@ -98,6 +103,7 @@ def test_baselines() -> None:
     for base, found in (("cocondenser", spans), ("cotmae", pairs)):
         assert "queries" not in found
         says(found["encoder"], **PRETRAINING[base])
+    assert pairs["encoder"].schedule.microbatch == 128  # of two long texts: one H100
 
 
 def test_fine_tuning(built: Any) -> None:

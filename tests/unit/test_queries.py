@@ -235,6 +235,7 @@ def test_the_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(q.id, q.text) for q in questions] == [("0", "who is [it]?"), ("2", "when \u00e9?")]
     assert questions[0].answers == ("A, B",)
     assert bad.left_out == {"questions without a positive passage": 1}
+    assert list(read_judgements(path)) == [("0", "1", 1), ("2", "6", 1)]  # the first of each
 
 
 def test_damage(tmp_path: Path) -> None:

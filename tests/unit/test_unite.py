@@ -63,7 +63,9 @@ def test_a_part_by_seed(tmp_path: Path) -> None:
     files[1].write_text("".join(json.dumps(one) + "\n" for one in asked))
     texts, info = drawn(tmp_path / "a", *files, count=30, seed=1)
     assert len(texts) == 30 and info["read"] == 62 and info["repeated"] == 2
-    assert info["questions"]["orcas"] + info["questions"]["squad"] == 30
+    assert info["questions"] == {"orcas": 15, "squad": 15}  # not a log's share of the union
+    most = drawn(tmp_path / "e", *files, count=50)[1]["questions"]
+    assert most == {"orcas": 30, "squad": 20}  # all of the smaller one
     assert drawn(tmp_path / "b", *reversed(files), count=30, seed=1)[0] == texts
     assert drawn(tmp_path / "c", *files, count=30, seed=2)[0] != texts
     assert len(drawn(tmp_path / "d", *files)[0]) == 60

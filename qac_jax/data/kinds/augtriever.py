@@ -53,12 +53,14 @@ def augtriever(
     max_phrases: int = 3,
     context_words: int = 256,
     delete: float = 0.1,
+    whole_documents: bool = False,
     spans: int = 16,
     span_words: Sequence[int] = (4, 16),
     separator: Sequence[int] = (),
 ) -> Example:
-    """The document is always cropped (5 to 50 % of at most `context_words` words) and each word is
-    deleted with the probability `delete`; no words of the query are deleted (the released code).
+    """The document is cropped (5 to 50 % of at most `context_words` words) and each word is deleted
+    with the probability `delete`; no words of the query are deleted (the released code). With
+    `whole_documents` this is so only where the query is a crop as well (section 1 of the paper).
     "random_crop" (also for the share `random_crop_share`) is another crop of the same words; every
     other strategy takes one of the record's texts of that name whole (of extracted spans the
     epoch's draw), those in `phrases` up to `max_phrases` of them joined by `separator`. Where a
@@ -82,7 +84,10 @@ def augtriever(
         name = RANDOM_CROP
     if name != RANDOM_CROP and name in phrases and not len(record[name]) and "title" in record:
         name = "title"
-    if name in (RANDOM_CROP, QEXT_SELF) or not len(record[name]):
+    cropped = name == RANDOM_CROP or (name != QEXT_SELF and not len(record[name]))
+    if whole_documents and not cropped:
+        document = ids[ends[first] : ends[last]]
+    if cropped or name == QEXT_SELF:
         start, stop = crops.crop(last - first, rng)
         query = ids[ends[first + start] : ends[first + stop]]
     elif name in phrases:
