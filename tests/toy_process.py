@@ -1,10 +1,13 @@
-"""The command line in a process of its own, with the toy stages as verbs."""
+"""The command line in a process of its own, with the toy stages as verbs; a bound of time."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +40,21 @@ def kill_when(ready: Callable[[], bool], *arguments: object) -> None:
     assert process.poll() is None, process.communicate()[1]
     process.kill()
     process.communicate()
+
+
+@contextlib.contextmanager
+def bounded(seconds: int) -> Iterator[None]:
+    """At most so much CPU time; pytest's timeout ends what does not look at signals."""
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"it takes more than {seconds} s")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's about the literals of strangers
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

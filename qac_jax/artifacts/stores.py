@@ -61,9 +61,15 @@ def _commit(folder: epath.Path) -> str:
     return (folder / COMMIT).read_text() if (folder / COMMIT).exists() else ""
 
 
-def present(path: epath.PathLike) -> None:
-    """Fetches what lies beside a fetched artefact, if the path is a copy that is not here."""
+def present(path: epath.PathLike, named_in: epath.PathLike = "") -> None:
+    """Fetches what lies beside a fetched artefact, if the path is a copy that is not here.
+
+    named_in: the artefact that names the path. Whoever made it may be a stranger, so that only what
+    lies in its own bucket is asked for.
+    """
     address = origin(path)
+    if named_in and address.split("/")[:3] != origin(named_in).split("/")[:3]:
+        return
     if address and not os.path.exists(path) and (place(address) / COMMIT).exists():
         fetched(address)
 

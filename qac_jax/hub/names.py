@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qac_jax import progress
+from qac_jax.artifacts.reading import is_inside
 from qac_jax.errors import UserError, nearest
 from qac_jax.text import tokenizers
 
@@ -76,7 +77,7 @@ def shipped_folder(name: str) -> str:
             )
         return place
     place = os.path.join(ASSETS, name)
-    if not os.path.exists(place):
+    if not is_inside(name) or not os.path.exists(place):
         known = nearest(name, shipped_names())
         raise UserError(f"'{name}' does not come with this version; {known}")
     return place

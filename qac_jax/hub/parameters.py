@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -22,7 +23,7 @@ from flax import traverse_util
 
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError, nearest, sound
-from qac_jax.hub import weights
+from qac_jax.hub import backbones, weights
 from qac_jax.models import backbone
 from qac_jax.models.backbone import Architecture
 from qac_jax.models.encoders import CrossEncoder, DualEncoder, DualEncoderConfig
@@ -34,6 +35,8 @@ MODULE, EXPORTED, WHOLE, TOKENIZER = "module.json", "parameters", "objective", "
 
 Nested = dict[str, Any]
 
+_ARRAY = "/.zarray"  # describes an array in what Orbax writes
+
 _NOT_ARCHITECTURE = ("parent", "name", "runtime")
 
 
@@ -41,8 +44,22 @@ def load(artifact: Artifact, runtime: Runtime | None = None) -> tuple[nn.Module,
     """(module, variables) of a finished artefact; arrays are numpy's."""
     runtime = Runtime() if runtime is None else runtime
     with sound(artifact.path / MODULE):
-        module = build_module(artifact.json(MODULE), runtime)
-    return module, {"params": restored(artifact.path / EXPORTED, runtime)}
+        module, like = (
+            build_module(artifact.json(MODULE), how) for how in (runtime, Runtime(scan=True))
+        )
+        # Without layers one by one, of which a stranger may claim many.
+        shapes = jax.tree.map(
+            lambda leaf: np.broadcast_to(np.float32(0), leaf.shape),
+            backbones.new_parameters(like, abstract=True),
+        )
+    params = restored(artifact.path / EXPORTED, Runtime())
+    if _shapes(weights.looped(shapes)) != _shapes(params):
+        raise UserError(f"the parameters in {artifact.path} do not fit its {MODULE}; make it again")
+    return module, {"params": weights.scanned(params) if runtime.scan else params}
+
+
+def _shapes(params: Nested) -> dict[str, tuple[int, ...]]:
+    return {name: leaf.shape for name, leaf in traverse_util.flatten_dict(params, sep="/").items()}
 
 
 def load_whole(artifact: Artifact, runtime: Runtime | None = None) -> Nested:
@@ -62,15 +79,30 @@ def save(folder: epath.PathLike, params: Any) -> str:
 
 
 def restored(folder: epath.PathLike, runtime: Runtime) -> Nested:
-    """The parameters that `save` wrote, in the layout that the run-time options ask for."""
-    import orbax.checkpoint as ocp
+    """The parameters that `save` wrote, in the layout that the run-time options ask for.
+
+    TensorStore reads what Orbax wrote with it: of files of a stranger that are not as they should
+    be, Orbax's event loops print tracebacks.
+    """
+    import tensorstore
 
     folder = os.path.abspath(os.fspath(folder))
-    with sound(folder), _checkpointer() as checkpointer:
-        tree = checkpointer.metadata(folder).item_metadata.tree
-        to_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        params = checkpointer.restore(folder, restore_args=to_numpy)
-    weights.check_finite(traverse_util.flatten_dict(params, sep="/"), folder)
+    base = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
+    held = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    with sound(folder):
+        keys = tensorstore.KvStore.open(base).result().list().result()
+        names = [key.decode().removesuffix(_ARRAY) for key in keys if key.endswith(_ARRAY.encode())]
+        specs = {n: {"driver": "zarr", "kvstore": {**base, "path": f"{n}/"}} for n in names}
+        opened = [tensorstore.open(spec, read=True) for spec in specs.values()]
+        arrays = [each.result() for each in opened]
+        size = sum(array.size * array.dtype.numpy_dtype.itemsize for array in arrays)
+        if size > max(100 * held, 16 << 20):
+            said = f"{folder} describes {size:,} bytes in files of {held:,}"
+            raise UserError(f"{said}; make it again")
+        reads = [array.read() for array in arrays]
+        params = {name: read.result() for name, read in zip(names, reads, strict=True)}
+    weights.check_finite(params, folder)
+    params = traverse_util.unflatten_dict(params, sep=".")
     return weights.scanned(params) if runtime.scan else params
 
 
@@ -133,6 +165,7 @@ def build_module(record: Mapping[str, Any], runtime: Runtime) -> Any:
             + nearest(name, types)
         )
     known = {field.name for field in dataclasses.fields(types[name])}
+    backbone.check_sizes(types[name], fields, f"{MODULE}: ")
     if unknown := sorted(set(fields) - known):
         raise UserError(
             f"this version of {name} has no field {unknown[0]!r}, as the stored one has"

@@ -15,6 +15,7 @@ import importlib
 import pkgutil
 import typing
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import flax.linen as nn
@@ -77,6 +78,21 @@ _SIZES = (
 ).split()
 _LARGEST = 1 << 28  # that any number can be
 _DEEPEST = 1 << 12
+
+
+def check_sizes(
+    cls: type, values: Mapping[str, Any], file: str, keys: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raises UserError for values of a configuration's fields that are of another type, or not a
+    size of a model; keys: their names in the file."""
+    hints = typing.get_type_hints(cls)
+    for ours, value in values.items():
+        name = f"{file}{keys.get(ours, ours)}"
+        fields.check_value(value, hints.get(ours, Any), name)
+        most = _DEEPEST if "layers" in ours else _LARGEST
+        least = 1 if ours in _SIZES else -_LARGEST
+        if isinstance(value, int) and not least <= value <= most:
+            raise UserError(f"{name} = {value} is not a size of a model")
 
 
 class Architecture(abc.ABC):
@@ -157,15 +173,9 @@ class Architecture(abc.ABC):
     @classmethod
     def taken(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that config.json says; those of a wrong type are refused."""
-        hints, keys = typing.get_type_hints(cls), cls.hf_keys()
+        keys = cls.hf_keys()
         taken = {ours: raw[key] for ours, key in keys.items() if raw.get(key) is not None}
-        for ours, value in taken.items():
-            name = keys[ours]
-            fields.check_value(value, hints.get(ours, Any), f"config.json: {name}")
-            most = _DEEPEST if "layers" in ours else _LARGEST
-            least = 1 if ours in _SIZES else -_LARGEST
-            if isinstance(value, int) and not least <= value <= most:
-                raise UserError(f"config.json: {name} = {value} is not a size of a model")
+        check_sizes(cls, taken, "config.json: ", keys)
         return taken
 
     @classmethod

@@ -146,7 +146,7 @@ def format_of(path: str) -> str:
 def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
     """The texts at a location that an artefact stored; None if they were moved or changed."""
     for place in places(location, base):
-        stores.present(place)
+        stores.present(place, named_in=base)
         if os.path.exists(os.path.join(place, artifacts.COMMIT)):
             artifact = artifacts.load(place)
             if artifact.identity == location["identity"]:

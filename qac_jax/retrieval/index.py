@@ -106,7 +106,8 @@ class Index(Searchable):
 
 
 def place_of_encoder(index: Artifact, moved: str = "") -> str:
-    """Where the encoder of an index is: as given, beside the index as before, or where it was.
+    """Where the encoder of an index or of vectors is: as given, beside them as before, or where it
+    was.
 
     A name at the Hub that only the index gives is looked up in this machine's cache alone: whoever
     made it may be a stranger.
@@ -116,7 +117,7 @@ def place_of_encoder(index: Artifact, moved: str = "") -> str:
         return os.fspath(names.folder(moved))
     places = corpus.places(index.info["encoder"], index.path)
     for place in places:
-        stores.present(place)
+        stores.present(place, named_in=index.path)
         if os.path.isdir(place):
             return place
     named = names.parsed(places[-1])

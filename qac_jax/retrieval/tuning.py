@@ -8,8 +8,7 @@ points the fastest is taken whose recall on the other half reaches the target to
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from etils import epath
@@ -21,6 +20,7 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.inference.encoder import Encoder
 from qac_jax.retrieval.approximate import SLACK, Approximate, Effort
 from qac_jax.retrieval.exact import Exact
+from qac_jax.retrieval.index import place_of_encoder
 from qac_jax.retrieval.vectors import Vectors
 
 
@@ -145,15 +145,17 @@ def tune_on_sample(
     return tune(searcher, queries, truth, target, own)
 
 
-def queries_of(queries: Artifact | epath.Path, encoder: Mapping[str, Any]) -> np.ndarray:
-    """The vectors of queries to tune on: an artefact of them, or a file for this encoder."""
+def queries_of(queries: Artifact | epath.Path, passages: Artifact) -> np.ndarray:
+    """The vectors of queries to tune on: an artefact of them, or a file for the encoder of these
+    vectors."""
     if isinstance(queries, Artifact):
         of, place = Vectors.of(queries), queries.path
         vectors = of.read(0, len(of)).astype(np.float32)
     else:
         place = queries
         texts = [query.text for query in read_queries(queries)]
-        vectors = Encoder.remembered(encoder).encode(texts, "query")
+        encoder = Encoder.remembered(passages.info["encoder"], place_of_encoder(passages))
+        vectors = encoder.encode(texts, "query")
     if len(vectors) < 2:
         raise UserError(f"{place} holds {len(vectors)} queries; tuning needs two or more")
     return vectors

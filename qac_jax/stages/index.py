@@ -144,7 +144,7 @@ class Index(Stage):
         queries = None
         if "queries" in inputs:
             given = inputs.get_artifact("queries") or inputs.path("queries")
-            queries = tuning.queries_of(given, inputs.artifact("vectors").info["encoder"])
+            queries = tuning.queries_of(given, inputs.artifact("vectors"))
         tuned = tuning.tune_on_sample(
             searcher,
             vectors,

@@ -10,9 +10,8 @@ import gzip
 import json
 import os
 import resource
-import signal
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from toy_process import bounded
 
 from qac_jax import config
 from qac_jax.errors import UserError
@@ -150,24 +150,6 @@ READERS: dict[str, tuple[tuple[Reader, ...], str, str]] = {
 }
 
 
-@contextlib.contextmanager
-def bounded(seconds: int) -> Iterator[None]:
-    """At most so much CPU time; pytest's timeout ends what does not look at signals."""
-
-    def late(*_: object) -> None:
-        raise AssertionError(f"it takes more than {seconds} s")
-
-    before = signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's about the literals of strangers
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
 def read(reader: Reader, path: Path, content: bytes, seconds: int = 10) -> None:
     """A result or a sentence, in bounded time."""
     path.write_bytes(content)
@@ -201,6 +183,15 @@ QUADRATIC: dict[str, tuple[Reader, Callable[[int], str]]] = {
     "a passage twice": (_run, lambda n: _ranked([*range(n // 4), n // 4 - 1], 1)),
     "systems": (_HARD, lambda n: _systems(n // 4)),
 }
+
+
+def _repeated(mark: str, length: int) -> str:
+    return mark * (length // len(mark))
+
+
+_MARKS = dict.fromkeys(("<x/", "<a ", "<!--", "</", "<p"), _page)
+_MARKS |= dict.fromkeys(("<ref>", "<math>", "<nowiki>", "{{", "[["), _wikipedia)
+QUADRATIC |= {mark: (reader, partial(_repeated, mark)) for mark, reader in _MARKS.items()}
 
 
 @pytest.mark.parametrize("attack", QUADRATIC)

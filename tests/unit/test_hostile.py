@@ -14,14 +14,19 @@ import numpy as np
 import pytest
 import toy_live
 import toy_retrieval as toy
+from hf_encoders import random_variables
 from toy_kills import resealed
+from toy_process import bounded
 
 from qac_jax import Retriever, artifacts, cli
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.records import Records, write_records
-from qac_jax.hub import huggingface, parameters, weights
+from qac_jax.hub import huggingface, names, parameters, shared_encoder, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.live.index import LiveIndex
+from qac_jax.models.bert import BertConfig
+from qac_jax.models.layers import Runtime
+from qac_jax.retrieval import tuning
 from qac_jax.retrieval.vectors import Vectors
 from qac_jax.text import tokenizers
 
@@ -190,6 +195,77 @@ def test_a_configuration_of_nonsense_is_refused(case: str, copy: Path) -> None:
     changed(copy / "config.json", **CONFIGS[case])
     with pytest.raises(UserError, match="config.json"):
         huggingface.load(copy)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """An artefact of parameters."""
+    module = BertConfig(30, 8, 1, 2, 16, 16).build(Runtime())
+    with artifacts.create(tmp_path / "trained", kind=parameters.KIND) as out:
+        out.begin("tokenizer")
+        params = random_variables(module)["params"]
+        saved = parameters.save(out.begin(parameters.EXPORTED), params)
+        out.adopt(parameters.EXPORTED, identity=saved)
+        out.write_json(parameters.MODULE, parameters.describe_module(module))
+    return tmp_path / "trained"
+
+
+@pytest.mark.parametrize("how", ["cut", "zeroed"])
+def test_parameters_of_a_stranger_are_refused_at_once(how, trained, capfd):
+    """Every file that Orbax has written, among them some that nobody reads."""
+    refused = 0
+    for file in (file for file in (trained / parameters.EXPORTED).rglob("*") if file.is_file()):
+        raw = file.read_bytes()
+        file.write_bytes(raw[: len(raw) // 2] if how == "cut" else bytes(len(raw)))
+        try:
+            with bounded(10):
+                parameters.restored(trained / parameters.EXPORTED, Runtime())
+        except UserError as error:
+            refused += "make it again" in str(error)
+        file.write_bytes(raw)
+    assert refused >= 2 and "Traceback" not in capfd.readouterr().err
+
+
+def test_parameters_do_not_unpack_to_more_than_their_files(tmp_path):
+    parameters.save(tmp_path / "out", {"dense": {"kernel": np.zeros((10**6, 8), np.float32)}})
+    with pytest.raises(UserError, match="describes 32,000,000 bytes in files of .*make it again"):
+        parameters.restored(tmp_path / "out", Runtime())
+
+
+MODULES: dict[str, Any] = {
+    "no width": {"hidden_size": 0},
+    "another width": {"hidden_size": 16},
+    "a million layers": {"num_layers": 10**6},
+    "thousands of layers": {"num_layers": 4000},
+    "text for a size": {"vocab_size": "30"},
+    "a float for a size": {"intermediate_size": 1.5},
+    "heads below zero": {"num_heads": -1},
+}
+
+
+@pytest.mark.parametrize("case", MODULES)
+def test_a_module_of_nonsense_is_refused(case, trained):
+    module = json.loads((trained / parameters.MODULE).read_text())
+    changed(trained / parameters.MODULE, config={**module["config"], **MODULES[case]})
+    resealed(trained)
+    with bounded(10), pytest.raises(UserError, match=r"module\.json"):
+        parameters.load(artifacts.load(trained))
+
+
+def test_what_a_stranger_names_is_not_fetched(tmp_path, monkeypatch):
+    """By an encoder that a model shares, and by that of vectors whose index is tuned."""
+    asked = []
+    monkeypatch.setattr(names, "_snapshot", lambda *name: asked.append(name))
+    for name in ("stranger/model", "hf:stranger/model", "shipped:../hub", "shipped:/etc", 3):
+        with pytest.raises(UserError, match="is not an encoder that ships|does not come with"):
+            shared_encoder.tensors({"encoder_from": {"name": name, "sha256": ""}}, tmp_path, ["a"])
+    folder = toy.write_vectors(tmp_path / "vectors", np.ones((5, 4), np.float32))
+    encoder = {"path": "stranger/model", "options": {}, "inference": {}, "prompts": {}}
+    resealed(folder, info={**artifacts.load(folder).info, "encoder": encoder})
+    (tmp_path / "q.jsonl").write_text('{"_id": "1", "text": "who?"}\n')
+    with pytest.raises(UserError, match="the encoder of .* is not at stranger/model"):
+        tuning.queries_of(tmp_path / "q.jsonl", artifacts.load(folder))
+    assert not asked
 
 
 def test_float8_is_refused(copy: Path) -> None:

@@ -7,6 +7,8 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import toy_live
@@ -20,6 +22,8 @@ from qac_jax.errors import UserError
 from qac_jax.pipeline import recipe, stage
 from qac_jax.pipeline.recipe import Recipe
 from qac_jax.processes import Place
+from qac_jax.retrieval import corpus
+from qac_jax.retrieval.index import place_of_encoder as found
 
 
 @pytest.fixture
@@ -101,6 +105,27 @@ def test_what_is_not_ours_and_several_hosts_are_refused(store, tmp_path, monkeyp
     monkeypatch.setattr(Numbers, "place", lambda self: Place("numbered", 0, 2))
     with pytest.raises(UserError, match="all of them have mounted"):
         stage.execute(Numbers(), "gs://b/numbers")
+
+
+def test_a_stranger_names_nothing_in_another_bucket(store, tmp_path, monkeypatch) -> None:
+    """Neither as an encoder nor as texts, from the place of an index or as a path."""
+    for bucket in ("b", "c"):
+        stage.execute(Numbers(), f"gs://{bucket}/numbers")
+    for base, bucket, fetched in (
+        (stores.local("gs://b/index"), "b", True),
+        (stores.local("gs://b/index"), "c", False),
+        (tmp_path, "c", False),
+    ):
+        place = stores.local(f"gs://{bucket}/numbers")
+        monkeypatch.chdir(tmp_path)
+        for path in (str(place), os.path.relpath(place)):
+            known = {"path": path, "relative": os.path.relpath(place, base), "identity": ""}
+            owner: Any = SimpleNamespace(path=base, info={"encoder": known})
+            for ask in (lambda k=known, b=base: corpus.find(k, b), lambda o=owner: found(o)):
+                shutil.rmtree(tmp_path / "copies", ignore_errors=True)
+                with contextlib.suppress(UserError):
+                    ask()
+                assert place.exists() == fetched
 
 
 @pytest.mark.parametrize("out", ["data", "data/sub/out", ".", "link/out"])
