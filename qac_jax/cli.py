@@ -249,7 +249,7 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
     if options.dry_run:
         planned = {"stage": name, "inputs": {}, **recipe.plan_of(stage, {})}
         planned["missing"] = readiness.missing(stage)
-        _show_plan([planned], options.json, recipe=False)
+        _show_plan([planned], options)
         return 0
     if not options.out:
         raise UserError(f"{name} needs a folder to write to; pass --out DIR")
@@ -389,7 +389,7 @@ def _recipe(verb: str, arguments: list[str]) -> int:
     stages = recipe.ordered(built)
     if planned:
         plans = recipe.plan(built, costs.sizes_of(options.sizes), here=options.here)
-        _show_plan(plans, options.json)
+        _show_plan(plans, options, given.parameters())
         return 0
     finished = recipe.run(
         built,
@@ -427,6 +427,7 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     add("--systems", metavar="A,B", default="", help=systems)
     sizes = "items of stages and of inputs, for the hours of all: passages=8841823,queries=502939"
     add("--sizes", metavar="NAME=N,…", default="", help=sizes)
+    add("--verbose", action="store_true", help="plans: every stage with its settings and cost")
     parser.set_defaults(start="", share="", keep="", here=False)
     if verb == "run":
         again = "run this stage again, and those that depend on it where its result changes"
@@ -537,36 +538,39 @@ def _show_grid(described: Any, cells: list[Any], options: argparse.Namespace) ->
     for row in planned["cells"]:
         print(f"{row['cell']:<32} {_short(', '.join(row['new']) or 'nothing new')}")
     print("\nthe first cell:")
-    _show_plan(planned["first_cell"], False)
+    _show_plan(planned["first_cell"], options, ("budget", "systems"))
     print("\n".join(["\nall cells:", *costs.shown(planned["totals"])]))
     return 0
 
 
-def _show_plan(plans: list[dict[str, Any]], as_json: bool, *, recipe: bool = True) -> None:
-    """Prints the plans of a recipe's stages, or that of a single stage, which has no totals."""
+def _show_plan(
+    plans: list[dict[str, Any]], options: argparse.Namespace, parameters: Sequence[str] = ()
+) -> None:
+    """Prints what a recipe costs, with --verbose stage by stage; or the plan of a single stage."""
     from qac_jax.pipeline import costs
 
-    totals = costs.totals(plans)
-    if as_json:
-        print(json.dumps({"stages": plans, "totals": totals}, indent=1))
+    recipe = "verbose" in options
+    if options.json:
+        print(json.dumps({"stages": plans, "totals": costs.totals(plans)}, indent=1))
         return
-    for one in plans:
+    for one in plans if not recipe or options.verbose else ():
         came = f"  from {', '.join(one['inputs'].values())}" if one["inputs"] else ""
         print(f"{one['stage']} ({one['verb']} -> {one['kind']}){came}")
         for name in one["set"]:
             value = json.dumps(one["fields"][name], ensure_ascii=False)
             print(plain(f"    {name} = {_short(value)}"))
-        for reason in one.get("missing", ()):
-            print(plain(f"  ! {reason}"))
         for name, value in one["plan"].items():
             if name == "seconds_here":
                 print(f"  * on this machine: {progress.human_seconds(value)}")
             elif value is not None:
                 print(f"  * {name}: {_readable(value)}")
-    if lines := costs.shown(totals) if recipe else []:
-        print("\n" + "\n".join(lines))
-    if absent := sum(len(one.get("missing", ())) for one in plans):
-        print(f"\nit would not start: inputs that are not there: {absent} (marked with !)")
+    if recipe:
+        print("\n".join(costs.shown(costs.totals(plans), plans, parameters)))
+    absent = [reason for one in plans for reason in one.get("missing", ())]
+    for reason in absent:
+        print(plain(f"  ! {reason}"))
+    if absent:
+        print(f"it would not start: inputs that are not there: {len(absent)} (marked with !)")
 
 
 def _short(text: str, most: int = 160) -> str:

@@ -54,13 +54,20 @@ class Parser(argparse.ArgumentParser):
 
     def parse_all(self, arguments: list[str], others: Sequence[str] = ()) -> argparse.Namespace:
         """The parsed arguments; `others` are flags that were understood elsewhere."""
+        flags = [o for action in self._actions for o in action.option_strings]
+        flags += [f"--{name}" for name in others]
+
+        def suggest(word: str) -> None:
+            name = word.split("=")[0]
+            if name not in flags and (close := difflib.get_close_matches(name, flags, n=1)):
+                raise UserError(f"unknown argument {word!r}; did you mean {close[0]}?")
+
+        for word in arguments:  # before argparse asks for what is required
+            if word.startswith("--"):
+                suggest(word)
         known, unknown = self.parse_known_args(arguments)
         if unknown:
-            flags = [o for action in self._actions for o in action.option_strings]
-            flags += [f"--{name}" for name in others]
-            close = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
-            if close:
-                raise UserError(f"unknown argument {unknown[0]!r}; did you mean {close[0]}?")
+            suggest(unknown[0])
             self.error(f"unknown argument {unknown[0]!r}")
         return known
 

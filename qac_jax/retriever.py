@@ -40,7 +40,7 @@ from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval import corpus as text_files
 from qac_jax.retrieval import hybrid, search
 from qac_jax.retrieval import index as index_files
-from qac_jax.retrieval.corpus import Hit
+from qac_jax.retrieval.corpus import Hit, Hits
 from qac_jax.stages import embed, export, index
 
 
@@ -82,10 +82,12 @@ class Retriever:
     def __init__(
         self,
         encoder: Encoder,
-        place: Path,
+        place: Path = Path(),
         searched: index_files.Index | hybrid.Hybrid | LiveIndex | None = None,
     ):
         """Use `load`. `place` is the encoder's folder, `searched` its index."""
+        if not isinstance(encoder, Encoder):
+            raise UserError(f"encoder={shown(encoder)}; write Retriever.load({shown(encoder)})")
         self.encoder = encoder
         self._place = place
         self._index = searched
@@ -187,9 +189,9 @@ class Retriever:
         self._remove = remove
 
     @overload
-    def search(self, question: str, k: int = ..., **how: Any) -> list[Hit]: ...
+    def search(self, question: str, k: int = ..., **how: Any) -> Hits: ...
     @overload
-    def search(self, question: Sequence[str], k: int = ..., **how: Any) -> list[list[Hit]]: ...
+    def search(self, question: Sequence[str], k: int = ..., **how: Any) -> list[Hits]: ...
     @_on_a_terminal()  # type: ignore[misc]  # `how` stands for the keywords
     def search(
         self,
@@ -199,7 +201,7 @@ class Retriever:
         where: filters.Where | None = None,
         hybrid: float | None = None,
         rerank: str | Reranker = "",
-    ) -> list[Hit] | list[list[Hit]]:
+    ) -> Hits | list[Hits]:
         """The best k passages for a question, best first; for several questions, a list of each.
 
         where: a filter of metadata, such as {"lang": "en", "year": (">=", 2020)}. hybrid: the
@@ -226,7 +228,8 @@ class Retriever:
         if rerank:
             pairs = zip(questions, answers, strict=True)
             answers = [search.reranked_hits(text, hits, rerank)[:k] for text, hits in pairs]
-        return answers[0] if isinstance(question, str) else answers
+        found = [Hits(hits) for hits in answers]
+        return found[0] if isinstance(question, str) else found
 
     @_on_a_terminal()
     def add(self, passages: Iterable[Passage], *, replace: bool = False) -> list[str]:
@@ -265,12 +268,32 @@ class Retriever:
         return made
 
     @_on_a_terminal()
-    def save(self, folder: Place, *, name: str = "", license: str = "") -> None:
+    def save(
+        self, folder: Place, *, name: str = "", license: str = "", overwrite: bool = False
+    ) -> None:
         """Writes a folder that `load` takes: the model alone as a sentence-transformers folder
-        with its card, or with the passages beside it."""
+        with its card, or with the passages beside it. overwrite: in place of one of these."""
         target = Path(folder)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise UserError(f"{target} exists and is not empty; choose another folder")
+            if not overwrite:
+                raise UserError(
+                    f"{target} exists and is not empty; choose another folder, or pass "
+                    "overwrite=True"
+                )
+            parts = [target / part for part in (_MODEL, _TEXTS, _INDEX)]
+            saved = [target] if artifacts.peek(target) else list(filter(Path.exists, parts))
+            others = {*target.iterdir()}.difference(saved) if saved != [target] else ()
+            if others or not saved:
+                raise UserError(f"{target} is not what .save has written; choose another folder")
+            # The new one is whole before the old one goes, which may be what is saved.
+            new = target.with_name(f".{target.name}.new")
+            self.save(new, name=name or target.name, license=license)
+            for part in saved:
+                artifacts.remove(part)
+            if target.exists():
+                target.rmdir()
+            new.rename(target)
+            return
         if self._index is None:
             self._export(target, name, license)
             return

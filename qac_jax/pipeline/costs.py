@@ -12,7 +12,7 @@ are not counted.
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from qac_jax import fields, hardware, processes, progress
@@ -60,6 +60,17 @@ CORE = {
 MEASURED_ROWS = {"search": 200_000, "bm25 search": 12_000}
 # Verbs whose cost is known once their size is.
 COSTED = {*CORE, "generate", "embed", "label", "mine"}
+# Bytes that an item leaves: vectors of 384 to 768 numbers with windows, texts of passages, ids.
+KEPT = {"vectors": 4000, "passages": 1000, "contexts": 400, "examples": 600, "bm25": 700}
+# Parameters of recipes that make a verb's work less, the dial first.
+CHEAPER = {
+    "train": ("budget", "rounds", "fine_steps", "qac_steps", "mlm_steps", "steps", "epochs"),
+    "generate": ("budget", "samples", "queries"),
+    "embed": ("budget", "rounds", "window", "passage_length"),
+    "group": ("budget", "turns", "rounds"),
+    "search": ("depth", "rounds"),
+    "extract": ("spans",),
+}
 # Tokens of language models that are called, whose cost is their owner's.
 TOKENS = ("tokens_read", "tokens_written")
 
@@ -236,23 +247,51 @@ def totals(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def shown(found: Mapping[str, Any]) -> list[str]:
-    """The totals as lines of text."""
-    lines = []
+def shown(
+    found: Mapping[str, Any], plans: Sequence[Plan] = (), parameters: Collection[str] = ()
+) -> list[str]:
+    """The totals as lines: time, and of the plans memory, disk, what is slowest and what of the
+    recipe's parameters would make that cheaper."""
+    apart = [f"{progress.human_seconds(found['seconds_here'])} here"] * bool(found["seconds_here"])
     if hours := found["hours"]:
-        lines.append("hours of trainings and applied models on one device, in half precision:")
         few = {name: f"{n:,.1f}" if n >= 0.1 else f"{n:.1g}" for name, n in hours.items()}
-        lines.append("  " + ", ".join(f"{name} {n}" for name, n in few.items()))
+        each = ", ".join(f"{name} {n}" for name, n in few.items())
+        apart.append(f"hours of models on one device: {each}")
     if found["core_hours"]:
-        lines.append(f"hours of one core for all else: {found['core_hours']:,.1f}")
+        apart.append(f"hours of one core for all else: {found['core_hours']:,.1f}")
     if found["tokens_read"]:
         read, written = (progress.human(found[name]) for name in TOKENS)
-        lines.append(f"tokens of language models, about: {read} read, {written} written")
-    if found["seconds_here"]:
-        lines.append(f"on this machine: {progress.human_seconds(found['seconds_here'])}")
-    if names := ", ".join(found["without_hours"]):
-        lines.append(f"not counted, since the size is not known (--sizes NAME=N): {names}")
+        apart.append(f"tokens of language models, about: {read} read, {written} written")
+    lines = [f"time     {'; '.join(apart)}"] if apart else []
+    states = [(one["plan"].get("state_bytes", 0), one["stage"]) for one in plans]
+    if (most := max(states, default=(0, "")))[0]:
+        held = progress.human(most[0], "B")
+        lines.append(f"memory   {held} of {most[1]}'s weights and optimiser, and 2 GB for the rest")
+    if kept := sum(map(_bytes, plans)):
+        lines.append(f"disk     about {progress.human(kept, 'B')}; --keep none leaves less")
+    slow = sorted((_seconds(one["plan"]), one["stage"], one["verb"]) for one in plans)[:-4:-1]
+    if slow and slow[0][0]:
+        named = ", ".join(f"{name} {progress.human_seconds(n)}" for n, name, _ in slow)
+        lines.append(f"slowest  {named}{'' if found['seconds_here'] else ' (an H100, one core)'}")
+        known = dict.fromkeys(n for *_, verb in slow for n in CHEAPER.get(verb, ()))
+        flags = ", ".join(f"--{name}" for name in known if name in parameters)
+        lines.append(f"cheaper  {f'less of {flags}' if flags else 'fewer documents'}")
+    if names := found["without_hours"]:
+        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        lines.append(f"not counted, since the size is not known (--sizes NAME=N): {some}")
     return lines
+
+
+def _seconds(plan: Mapping[str, Any]) -> float:
+    """On this machine where it was tried, else on an H100 and one core."""
+    hours = plan.get("hours", {}).get("H100", 0.0) + plan.get("core_hours", 0.0)
+    return plan.get("seconds_here") or 3600 * hours
+
+
+def _bytes(one: Mapping[str, Any]) -> float:
+    """About what a stage leaves on the disk; indexes link what they read."""
+    plan, kind = one["plan"], one["kind"]
+    return plan.get("parameters", 0) * 4 + (plan.get("count") or 0) * KEPT.get(kind, 0)
 
 
 def add_seconds(

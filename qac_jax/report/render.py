@@ -19,6 +19,22 @@ _ASSETS = Path(qac_jax.__file__).parent / "assets" / "report"
 # Metrics of a training whose curves say nothing of the model.
 _SPEED = ("step_ms", "examples_per_second", "tokens_per_second", "skipped")
 
+# Words of tables, explained below them: measures (@10: of the first ten passages), and systems.
+_MEASURES = {
+    "mrr": "the mean of 1 / rank of the first passage that answers",
+    "hit": "the share of questions with such a passage among the first",
+    "ndcg": "gain by rank, of the best possible",
+    "recall": "the share of such passages found among the first",
+    "map": "the mean precision at the ranks of such passages",
+}
+_SYSTEMS = {
+    "the start": "the encoder before training",
+    "retriever 1": "after the first round of training",
+    "retriever 2": "after the second",
+    "+ BM25": "scores of meaning and of words, joined",
+    "the index": "what the run recommends",
+}
+
 
 class Listing(NamedTuple):
     """A header and rows of cells; `**best**` and ` ^marks` in cells are shown as such."""
@@ -81,8 +97,11 @@ def _curves(rows: Sequence[Mapping[str, float]]) -> list[Markup]:
         series = []
         for key, name in ((metric, "training"), (f"validation/{metric}", "validation")):
             points = [(row["step"], row[key]) for row in rows if key in row]
+            if len(points) < 2:  # a dot
+                continue
             series.append(plots.Series(name, [x for x, _ in points], [y for _, y in points]))
-        drawn.append(plots.lines(series, "step", metric.replace("_", " ")))
+        if series:
+            drawn.append(plots.lines(series, "step", metric.replace("_", " ")))
     return [Markup(plot) for plot in drawn if plot is not None]
 
 
@@ -126,11 +145,15 @@ def legend(evaluation: Evaluation) -> str:
         text = f"{sum(counts):,} questions on {len(counts)} collections"
     else:
         text = f"{max(counts, default=0):,} questions"
-    if protocol := evaluation.facts.get("protocol"):
-        text += f", protocol {protocol}"
+    if (protocol := evaluation.facts.get("protocol") or "own") != "own":
+        text += f", counted as {protocol} does"
     if evaluation.comparisons:
         text += f"; letters: better than those systems, p < {ALPHA} (randomisation test, Holm)"
-    return text + "."
+    names = {name.partition("@")[0] for name in evaluation.measures}
+    systems = " / ".join(result.name for result in evaluation.results)
+    meant = [f"{word}: {what}" for word, what in _MEASURES.items() if word in names]
+    meant += [f"{word}: {what}" for word, what in _SYSTEMS.items() if word in systems]
+    return ". ".join([text, *meant]) + "."
 
 
 def markdown(content: Content) -> str:

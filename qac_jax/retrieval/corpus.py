@@ -7,7 +7,9 @@ import dataclasses
 import functools
 import mmap
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ BEIR, FOLDER = "beir", "folder"
 TOKENS = "tokens"  # beside the formats of documents: JSON lines of token ids
 # What is known of a document of a folder and belongs to its hits.
 _KEPT = ("path", "url", "row", "columns")
+_SHOWN = 320  # characters of a hit's text in a notebook
 _LINES = (".jsonl", ".ndjson", ".tsv")
 
 
@@ -236,6 +239,19 @@ class Hit:
         path = str(known.get("path") or "")
         parts = [f", {part} {known[part]}" for part in ("page", "row") if path and part in known]
         return "  ".join(filter(None, (path + "".join(parts), str(known.get("url") or ""))))
+
+
+class Hits(list[Hit]):
+    """The hits of a question; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = (
+            f"<tr><td>{hit.score:.4f}</td><td style='text-align:left'><b>"
+            f"{escape(hit.title or hit.id)}</b> <small>{escape(hit.place)}</small><br>"
+            f"{escape(textwrap.shorten(hit.text, _SHOWN, placeholder='…'))}</td></tr>"
+            for hit in self
+        )
+        return f"<table>{''.join(rows)}</table>"
 
 
 class Searchable(abc.ABC):

@@ -21,6 +21,7 @@ import prometheus_client as prometheus
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
 from fastapi import Request as Asked
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware import Middleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -35,6 +36,7 @@ from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import RerankerOptions
 from qac_jax.live import convert
 from qac_jax.live.index import LiveIndex
+from qac_jax.serving import mcp
 from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine, Request
 from qac_jax.serving.guard import Admission, Guard, Protocol, refusal
@@ -182,6 +184,25 @@ async def models(server: Here) -> JSONResponse:
     """The model, as of OpenAI."""
     model = {"id": server.engine.name, "object": "model", "created": 0, "owned_by": "qac_jax"}
     return JSONResponse({"object": "list", "data": [model]})
+
+
+@routes.post("/mcp", max_body_size=_TEXTS)
+async def agents(body: mcp.Call, request: Asked, server: Here) -> Response:
+    """Tools for agents: search, and with the token add."""
+
+    async def run(tool: str, given: Any) -> Any:
+        if tool == "add":
+            server.admission.check_writer(request.headers.get("authorization", ""))
+            return await run_in_threadpool(server.engine.add, given.passages, given.replace)
+        return (await server.answer(given))[0]
+
+    return await mcp.answered(body, run, writes=server.admission.writes)
+
+
+@routes.api_route("/mcp", methods=["GET", "DELETE"], include_in_schema=False)
+async def no_stream() -> Response:
+    """There are no streams and no sessions."""
+    return refusal(405, "send JSON-RPC by POST", {"Allow": "POST"})
 
 
 # These wait for the disk in threads of their own, and are finished even where the client has gone.

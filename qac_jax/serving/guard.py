@@ -32,7 +32,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 # Whatever else is sent is written, with the token.
-_ASKED = ("/search", "/explain", "/v1/embeddings")
+_ASKED = ("/search", "/explain", "/v1/embeddings", "/mcp")
 # Bytes of a body that are not counted: the number of connections bounds them.
 _SMALL = 1 << 16
 # Brackets of a body that nobody has to vouch for: nested lists have 20 times its size in memory.
@@ -68,16 +68,25 @@ class Admission:
             raise HTTPException(429, f"more than {self.traffic.rate:g} requests a second", after)
         given = headers.get("authorization", "")
         if scope["method"] == "POST" and path not in _ASKED:
-            if not self._writers:
-                raise HTTPException(403, "this server only reads; a token would let others write")
-            # A browser sends Basic by itself, whatever page asks it to.
-            if given[:6].lower() == "basic " or not _same(given, self._writers):
-                sentence = 'give the token: "Authorization: Bearer …"'
-                raise HTTPException(401, sentence, {"WWW-Authenticate": "Bearer"})
+            self.check_writer(given)
         elif self._readers and not _same(given, self._readers, self._writers):
             # Basic, with the token as the password, is what browsers ask for by themselves.
             sentence = 'give the token of readers: "Authorization: Bearer …", or as the password'
             raise HTTPException(401, sentence, {"WWW-Authenticate": 'Basic realm="qac"'})
+
+    @property
+    def writes(self) -> bool:
+        """Whether anyone may write."""
+        return bool(self._writers)
+
+    def check_writer(self, given: str) -> None:
+        """Raises HTTPException unless an Authorization has the token of writers."""
+        if not self._writers:
+            raise HTTPException(403, "this server only reads; a token would let others write")
+        # A browser sends Basic by itself, whatever page asks it to.
+        if given[:6].lower() == "basic " or not _same(given, self._writers):
+            sentence = 'give the token: "Authorization: Bearer …"'
+            raise HTTPException(401, sentence, {"WWW-Authenticate": "Bearer"})
 
     def _early(self, client: Any) -> float:
         """Seconds that a client must wait."""

@@ -110,7 +110,8 @@ class Average(Stage):
 
     def plan(self, inputs: Plans) -> Plan:
         model = inputs.get("model", {})
-        return {n: model[n] for n in ("parameters", "parameters_of_layers") if n in model}
+        passed = ("parameters", "parameters_of_layers", "started from")
+        return {name: model[name] for name in passed if name in model}
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax

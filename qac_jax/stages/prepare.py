@@ -169,7 +169,7 @@ class Prepare(Stage):
         write_offsets(out, "passages", len(facts))
         for name in ("documents", "without_passages"):
             out.info[name] = sum(of_shard[name] for of_shard in facts)
-        out.info["skipped"] = len(bad)
+        out.info["skipped"] = len(bad) + len(bad.skipped)
         if self.cutting.cut != "none":
             out.info.update(max_tokens=self.cutting.max_tokens, vocabulary=self.tokenizer)
             out.info["vocabulary_identity"] = tokenizers.load(self.tokenizer).identity

@@ -55,6 +55,7 @@ def test_mistakes_are_one_sentence(tmp_path, capsys):
     out = tmp_path / "out"
     assert "did you mean 'prepare'" in complaint(capsys, "prepair")
     assert "did you mean --count" in complaint(capsys, "numbers", "--cuont", "3", "--out", out)
+    assert "did you mean --index" in complaint(capsys, "search", "--idex", "x", "lamps")
     assert "invalid int value: 'x'" in complaint(capsys, "numbers", "--count", "x", "--out", out)
     missing = ("--numbers", tmp_path / "no", "--out", out)
     assert "does not exist" in complaint(capsys, "double", *missing)

@@ -97,7 +97,9 @@ def test_the_whole_road_from_an_empty_folder(qac: Path, tmp_path: Path) -> None:
 
     assert "\nown_corpus " in run("recipes")
     assert "Commonly overridden" in run("recipes own_corpus")
-    assert "conclude" in run("run own_corpus --data_dir mine --start none --budget tiny --dry_run")
+    assert "conclude" in run(
+        "run own_corpus --data_dir mine --start none --budget tiny --dry_run --verbose"
+    )
     run("prepare --format beir --documents mine --out out/passages")
     run("generate --passages out/passages --generator shipped:qgen --samples 1 --out out/contexts")
     run("tokenize --passages out/passages --contexts out/contexts --out out/pairs")

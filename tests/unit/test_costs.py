@@ -111,6 +111,11 @@ def test_a_grid_costs_every_stage_once() -> None:
 def test_sizes() -> None:
     (line,) = costs.shown(planned({})[1])
     assert line.startswith("not counted, since the size is not known (--sizes NAME=N): passages,")
+    plans = recipe.plan(recipe.Recipe(STAGES), {"passages": 1e7, "queries": 5e4})
+    lines = costs.shown(costs.totals(plans), plans, ["budget", "window"])
+    assert [line.split()[0] for line in lines] == ["time", "disk", "slowest", "cheaper", "not"]
+    assert lines[1] == "disk     about 71GB; --keep none leaves less"
+    assert "slowest  spans " in lines[2] and lines[3] == "cheaper  fewer documents"
     assert costs.sizes_of("passages=1e6, queries=10") == {"passages": 1_000_000, "queries": 10}
     with pytest.raises(UserError, match="'pasages' is neither a stage.* 'passages'"):
         planned({"pasages": 10})
@@ -147,8 +152,9 @@ def test_hours_of_a_training_on_every_device(capsys: pytest.CaptureFixture[str])
 
 
 def test_what_starts_from_a_model_has_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    plans = command(capsys, "own_corpus", "--data_dir", "none", "--sizes", "passages=5000")
+    plans = command(capsys, "own_corpus", "--data_dir=none", "--sizes=passages=5000", "--rounds=2")
     assert plans["trained_1"]["parameters"] == 22_713_216  # MiniLM
+    assert plans["vectors_2"] == plans["vectors_1"] == plans["vectors_start"]
     # 2 FLOPs a parameter of the layers and token: no word embeddings.
     assert plans["vectors_start"]["flops"] == pytest.approx(2 * 10.6e6 * 5000 * 80, rel=0.05)
     parts = [plans[name]["count"] for name in ("training", "validation", "test")]

@@ -67,6 +67,9 @@ def test_nothing_runs_before_everything_is_there(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="nothing was run, since other.base: data:number.txt lies"):
         recipe.run(described, tmp_path / "out")
+    wrong = dataclasses.replace(described, data_dir=str(tmp_path / "no"))
+    with pytest.raises(UserError, match="--data_dir .*no does not exist"):
+        recipe.run(wrong, tmp_path / "out")
     described = dataclasses.replace(described, data_dir=str(tmp_path))
     with pytest.raises(UserError, match="other.base: .*number.txt does not exist"):
         recipe.run(described, tmp_path / "out")

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -79,6 +79,14 @@ def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> Non
     assert "# bees" in card and "license: mit" in card
     with pytest.raises(UserError, match="exists and is not empty"):
         searching.save(tmp_path / "moved")
+    again.save(tmp_path / "moved", overwrite=True)  # itself
+    assert Retriever.load(tmp_path / "moved").search("honey", k=3) == searching.search("honey", k=3)
+    assert {p.name for p in tmp_path.iterdir()} == {"moved"}
+    (tmp_path / "moved" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not what .save has written"):
+        again.save(tmp_path / "moved", overwrite=True)
+    shown = searching.search("honey", k=1)._repr_html_()
+    assert shown.startswith("<table><tr><td>") and "honey" in shown
 
 
 def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path: Path) -> None:
@@ -88,6 +96,7 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
         (lambda: bare.search("honey"), "no passages to search; give it some with .index"),
         (lambda: bare.index("Bees make honey."), "there is no file or folder Bees make honey"),
         (lambda: Retriever.load(tmp_path / "nothing"), "there is no folder"),
+        (lambda: Retriever(cast(Any, "x")), "^encoder='x'; write Retriever.load.'x'."),
         # A single passage is not read by its characters or keys.
         (lambda: bare.add("Bees."), "not a list of passages; write it in brackets"),
         (lambda: bare.delete("d7"), "'d7' is not a list of ids; write it in brackets: .id."),

@@ -225,6 +225,42 @@ def test_readers_may_need_a_token(
     assert one(engine, "GET", "/health").status_code == 200
 
 
+def test_agents_search_and_add_by_mcp(
+    tmp_path: Path, writers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(toy.live(tmp_path / "index", toy.records(6)))
+
+    def rpc(method: str, headers: Any = None, **params: Any) -> httpx2.Response:
+        body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+        return one(engine, "POST", "/mcp", json=body, headers=headers)
+
+    def tool(tool: str, headers: Any = None, **arguments: Any) -> Any:
+        return rpc("tools/call", headers, name=tool, arguments=arguments).json()
+
+    begun = rpc("initialize", protocolVersion="2025-03-26", capabilities={}).json()
+    assert begun["id"] == 7 and begun["result"]["protocolVersion"] == "2025-03-26"
+    noted = one(engine, "POST", "/mcp", json={"jsonrpc": "2.0", "method": "notifications/x"})
+    assert noted.status_code == 202 and one(engine, "GET", "/mcp").status_code == 405
+    known = {each["name"]: each for each in rpc("tools/list").json()["result"]["tools"]}
+    assert known["search"]["inputSchema"]["required"] == ["query"] and "add" in known
+    added = tool("add", WRITER, passages=["Zebras have stripes."])["result"]
+    found = tool("search", query="zebras", k=1)["result"]
+    assert found["structuredContent"]["hits"][0]["id"] in added["structuredContent"]["ids"]
+    assert json.loads(found["content"][0]["text"]) == found["structuredContent"]
+    wrong = tool("search", query="zebras", where={"yeer": 1})["result"]
+    assert wrong["isError"] and "no passage has the field" in wrong["content"][0]["text"]
+    assert "k: " in tool("search", query="a", k=0)["result"]["content"][0]["text"]
+    assert tool("drop")["error"]["code"] == -32602 and rpc("x").json()["error"]["code"] == -32601
+    arguments = {"name": "add", "arguments": {"passages": ["x"]}}
+    assert rpc("tools/call", **arguments).status_code == 401
+    monkeypatch.setenv("QAC_READ_TOKEN", TOKEN[::-1])
+    assert rpc("tools/list").status_code == 401
+    monkeypatch.delenv("QAC_READ_TOKEN")
+    monkeypatch.delenv("QAC_SERVE_TOKEN")
+    assert [each["name"] for each in rpc("tools/list").json()["result"]["tools"]] == ["search"]
+    assert len(engine.live) == 7
+
+
 def test_clients_that_ask_too_often(engine: Engine) -> None:
     async def questions(client: httpx2.AsyncClient) -> list[httpx2.Response]:
         return [await client.get("/v1/models") for _ in range(9)] + [await client.get("/health")]
