@@ -154,6 +154,8 @@ def test_searches_are_answered_during_200_hostile_exchanges(folder: Path) -> Non
         reader.start()
         meanwhile = seconds_of_searches(server, lambda _: attack.poll() is not None)
         reader.join()
+    # The machine has other work, which may begin and end meanwhile: quiet is what it is around.
+    quiet += seconds_of_searches(server, lambda count: count >= 200)
     ended, more = [json.loads(line) for line in lines], memory() - before
     assert server.stop() == 0
     p99 = [float(np.percentile(each, 99)) for each in (quiet, meanwhile)]

@@ -220,7 +220,7 @@ def _bombs() -> dict[str, bytes]:
     return bombs | {"a.xml.gz": gzip.compress(b'<mediawiki a="') + packed[".gz"]}
 
 
-def test_bombs_end_in_a_sentence(tmp_path):
+def test_bombs_end_in_a_sentence(tmp_path, monkeypatch):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name, content in _bombs().items():
         (tmp_path / name).write_bytes(content)
@@ -235,7 +235,18 @@ def test_bombs_end_in_a_sentence(tmp_path):
         else:
             with pytest.raises(UserError, match="100 times its size; if you trust it, give it unp"):
                 list(lines)
+    monkeypatch.setattr(files, "LONGEST_FILE", 4000)
+    with pytest.raises(UserError, match="a file of more than 4,000 bytes"):
+        files.whole_text(str(tmp_path / "b.gz"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10  # KiB
+
+
+def test_long_runs_of_one_character_are_cut_in_linear_time():
+    cutter = Cutter(Cutting(cut="sentences"), tokenizers.load(), "shipped")
+    for text in ("." * 100_000, "a. " * 30_000, "!" * 50_000, ". " * 30_000, "x" * 100_000):
+        with bounded(8):
+            (found,) = cutter.cut([text], "d")
+        assert "".join("".join(found).split()) == "".join(text.split())
 
 
 def test_an_answer_that_backtracks_is_refused(monkeypatch):
@@ -267,7 +278,7 @@ def test_structured_inputs_end_in_a_result_or_a_sentence(kind, tmp_path):
     @settings(max_examples=-(-_FUZZ // len(READERS)) or 10, deadline=None, database=None, **rules)
     @given(_texts(marks))
     def each(text: str) -> None:
-        content = text.encode("utf-8", "surrogatepass")[: 1 << 18]
+        content = text.encode("utf-8", "surrogatepass")[: 1 << 16]
         for reader in readers:
             read(reader, tmp_path / f"a{suffix}", content)
 

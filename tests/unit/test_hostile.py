@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ import toy_retrieval as toy
 from hf_encoders import random_variables
 from toy_kills import resealed
 from toy_process import bounded
+from toy_torch_files import pickled, tensor
 
 from qac_jax import Retriever, artifacts, cli
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.records import Records, write_records
-from qac_jax.hub import huggingface, names, parameters, shared_encoder, weights
+from qac_jax.hub import huggingface, names, parameters, shared_encoder, torch_files, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.live.index import LiveIndex
 from qac_jax.models.bert import BertConfig
@@ -183,6 +185,8 @@ def test_vectors_of_another_type_are_refused(dtype: str, tmp_path: Path) -> None
 
 CONFIGS: dict[str, Any] = {
     "no width": {"hidden_size": 0},
+    "a huge width": {"hidden_size": 10**12},
+    "a list for a name": {"hidden_act": []},
     "a million layers": {"num_hidden_layers": 10**6},
     "a huge number": {"pad_token_id": 10**400},
     "a huge number for a rate": {"layer_norm_eps": 10**400},
@@ -276,6 +280,71 @@ def test_float8_is_refused(copy: Path) -> None:
         huggingface.load(copy)
 
 
+def test_files_of_a_model_that_are_not_text(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="index.json is not what it should be"):
+        weights.read_folder(tmp_path)
+    (tmp_path / "vocab.txt").write_bytes("[PAD]\n".encode("utf-16"))
+    with pytest.raises(UserError, match="vocab.txt is not UTF-8"):
+        tokenizers.load(str(tmp_path))
+
+
+def test_a_linked_file_is_not_copied_into_a_result(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("words")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "vocab.txt").symlink_to(secret)
+    with pytest.raises(UserError, match="is a link to .*secret, outside of the model's folder"):
+        names.refuse_foreign_link(model / "vocab.txt")
+    snapshot = tmp_path / "models--a--b" / "snapshots" / ("0" * 40)
+    blob = tmp_path / "models--a--b" / "blobs" / "1"
+    for folder in (snapshot, blob.parent):
+        folder.mkdir(parents=True)
+    blob.write_text("words")
+    (snapshot / "vocab.txt").symlink_to(blob)
+    names.refuse_foreign_link(snapshot / "vocab.txt")
+
+
+def shared_tuples(depth: int) -> bytes:
+    """A tuple of 2^depth elements in a few bytes."""
+    twice = b"".join(b"q" + bytes([n]) + b"h" + bytes([n]) + b"\x86" for n in range(depth))
+    return b")" + twice
+
+
+HOSTILE = {
+    "a nested shared tuple as a key": b"}" + shared_tuples(60) + b"K\x01s.",
+    "pairs with such a key": b"ccollections\nOrderedDict\n(" + shared_tuples(60) + b"tR.",
+    "deep lists": b"]" * 100_000 + b"a" * 10 + b".",
+    "a huge text": b"\x8d" + (2**62).to_bytes(8, "little") + b".",
+    "a huge memo": b"Nr\xff\xff\xff\x7f.",
+    "an instance": b"(ios\nsystem\n.",
+    "nothing": b"",
+    "over 16 MB": b"N0" * (9 << 20) + b"N.",
+}
+
+
+def test_reading_a_pickle_is_bounded(tmp_path):
+    for name, data in HOSTILE.items():
+        path = tmp_path / "pytorch_model.bin"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", b"\x80\x04" + data)
+        with bounded(20), pytest.raises(UserError):
+            torch_files.read(path)
+            pytest.fail(f"{name} was read")
+
+
+def test_tensors_that_share_one_storage_do_not_fill_the_memory(tmp_path):
+    whole = tensor(size=1 << 16, shape=(1 << 16,), strides=(1,))
+    state = {f"t{i}": whole for i in range(10_000)}  # 2.6 GB out of 256 kB
+    path = tmp_path / "pytorch_model.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled(state))
+        archive.writestr("archive/data/0", b"\0" * (4 << 16))
+    with bounded(20), pytest.raises(UserError, match="many times larger than the file"):
+        torch_files.read(path)
+
+
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 TOKENIZERS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "exponential": (
@@ -341,6 +410,7 @@ def test_patterns_of_known_tokenizers_are_taken_and_costly_ones_are_not() -> Non
         ("a/tokenizer.json", "embed --encoder a --passages passages --out o"),
         ("a", "index live --delete @a"),
         ("a", "bm25 --passages a --out o"),
+        ("a", "prepare --format beir --documents a --out o"),
     ],
 )
 def test_a_pipe_is_not_waited_for(pipe, words, passages, monkeypatch, capsys):
@@ -386,3 +456,14 @@ def test_names_of_a_stranger_do_not_steer_the_terminal(passages, capsys):
     assert cli.main(["inspect", str(passages)]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "\nall is well" not in shown
+
+
+def test_the_cache_is_its_owners(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    (cache / "qac_jax").mkdir(parents=True, mode=0o755)
+    with artifacts.create(tmp_path / "a", kind="words") as writer:
+        with writer.open("x") as file:
+            file.write("x")
+    assert (cache / "qac_jax").stat().st_mode & 0o777 == 0o700
+    assert Path(cache / "qac_jax" / "hashes").stat().st_mode & 0o777 == 0o700
