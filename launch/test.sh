@@ -8,4 +8,4 @@ find "${XDG_CACHE_HOME:-$HOME/.cache}/qac_jax/tests" -type f -mtime +14 -delete 
 # Two processes: most of the time goes into compiling, which uses one core.
 # A process that dies ends the run with its test's name: pytest-xdist 3.8 replaces it, then waits for ever.
 exec python -m pytest --numprocesses "${QAC_TEST_PROCESSES:-2}" --dist loadfile \
-    --max-worker-restart 0 "$@"
+    --no-loadscope-reorder --max-worker-restart 0 "$@"

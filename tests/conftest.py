@@ -42,6 +42,6 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
     folder = user_cache() / "tests" / machine("cpu")
     jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     compilation_cache.reset_cache()  # JAX looks once, and a file's import may have compiled
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))

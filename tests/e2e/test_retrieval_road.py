@@ -65,6 +65,7 @@ def test_what_was_moved_is_told(road, tmp_path, capsys):
         shutil.move(road / "away", road / "vectors")
 
 
+@pytest.mark.slow
 def test_killed_indexing_is_never_whole_and_completes(tmp_path):
     array = toy.clustered(np.random.default_rng(0), 20_000, 32)
     toy.write_vectors(tmp_path / "vectors", array)

@@ -76,6 +76,7 @@ def wait_for_step(out: Path, step: int, process: Any) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_the_artefact_holds_a_usable_model(trained: Path, examples: Path) -> None:
     artifact = artifacts.load(trained, kind="parameters")
     artifact.verify()

@@ -93,6 +93,7 @@ def test_mixed_products_round_what_they_multiply() -> None:
     assert y.dtype == of_x.dtype == of_params["kernel"].dtype == np.float32
 
 
+@pytest.mark.slow
 def test_a_mixed_model_is_nearly_the_same() -> None:
     batch = batch_for("condenser")
 

@@ -1,6 +1,7 @@
 """What must not change a pointer-generator's probabilities: the cache, padding, packing, scan."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -43,6 +44,7 @@ def module(**runtime: Any) -> PointerGenerator:
     return PointerGenerator(CONFIG, dataclasses.replace(X64, **runtime))
 
 
+@functools.cache
 def params() -> Any:
     drawn = backbones.new_parameters(module(), seed=1)
     rng = np.random.default_rng(0)  # biases and what starts as zeros too
@@ -56,7 +58,8 @@ def log_probabilities(logits: Any) -> np.ndarray:
 @pytest.fixture(scope="module")
 def logits() -> np.ndarray:
     with jax.enable_x64(True):
-        return log_probabilities(module().apply({"params": params()}, IDS, LENGTHS, TARGETS_IN))
+        run = jax.jit(module().apply)
+        return log_probabilities(run({"params": params()}, IDS, LENGTHS, TARGETS_IN))
 
 
 def test_the_mixture_by_hand(logits: np.ndarray) -> None:
@@ -93,6 +96,7 @@ def test_likelihood_of_targets_is_that_of_the_logits(logits: np.ndarray) -> None
     np.testing.assert_allclose(each, picked, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_likelihood_of_those_that_count(logits: np.ndarray, monkeypatch: Any) -> None:
     """Two continuations a text, in blocks of five positions."""
     monkeypatch.setattr(heads, "_BLOCK", 5)

@@ -108,13 +108,8 @@ def at_once(kind: str, settings: Decoding) -> Any:
     ("kind", "settings", "devices"),
     [
         ("pointer", SAMPLED, 1),
-        pytest.param("t5", SAMPLED, 2, marks=pytest.mark.slow),
-        pytest.param(
-            "t5",
-            dataclasses.replace(SAMPLED, method="greedy", samples=1, no_repeat_ngram=2),
-            1,
-            marks=pytest.mark.slow,
-        ),
+        ("t5", SAMPLED, 2),
+        ("t5", dataclasses.replace(SAMPLED, method="greedy", samples=1, no_repeat_ngram=2), 1),
     ],
     ids=["pointer", "t5", "greedy"],
 )
@@ -129,6 +124,7 @@ def test_refilled_is_one_batch(kind: str, settings: Decoding, devices: int) -> N
     assert len({int(count) for _, lengths, _ in found for count in lengths}) > 2
 
 
+@pytest.mark.slow
 def test_the_same_bits_whatever_the_order() -> None:
     """On a CPU without AVX-512 a score was seen to differ in its last bit; texts did not."""
     cpu = Path("/proc/cpuinfo")

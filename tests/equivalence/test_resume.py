@@ -134,6 +134,7 @@ def test_refuses_the_checkpoint_of_another_run(whole: Any, change: Any, message:
         run(whole[0], identity={**IDENTITY, **change})
 
 
+@pytest.mark.slow
 def test_the_best_step_is_the_result_also_after_a_restart(tmp_path: Path) -> None:
     plan = (9, Monitoring(save_every=3, validate_every=2, best="loss", log_every=3))
 

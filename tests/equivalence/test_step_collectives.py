@@ -65,6 +65,7 @@ def test_collectives_are_the_stored_ones(name: str) -> None:
         assert sum(found.values()) <= 2 * sum(stored["steps"][name].values())
 
 
+@pytest.mark.slow
 def test_what_a_gpu_is_told_needs_no_communication() -> None:
     """XLA would gather every activation whose layout is constrained (models/packing.py)."""
     with packing.made_for("gpu"):

@@ -47,6 +47,7 @@ def _name(number: int) -> str:
     return ("d", "é", "\U0001f681", "")[number % 4] + str(number)
 
 
+@pytest.mark.slow
 def test_a_thousand_random_runs(tmp_path):
     rng = np.random.default_rng(20260101)
     compared = ties = 0

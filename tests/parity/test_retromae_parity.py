@@ -236,7 +236,7 @@ def bag_loss(p: Tree, batch: Tree) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bag", ["text", pytest.param("context", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("bag", ["text", "context"])
 def test_the_bag_of_words_is_the_equation(bag: str) -> None:
     with jax.enable_x64(True):
         objective = DupMae(OBJECTIVE.model, vocabulary=VOCABULARY, bag=bag, bag_coefficient=0.5)

@@ -31,7 +31,12 @@ def _a_gpu():
         yield
 
 
-@pytest.mark.parametrize("name", _FORWARD)
+_QUICK = ("mlm", "localized")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in _FORWARD]
+)
 def test_every_objective_has_a_program_for_a_gpu(name: str) -> None:
     """Its state can be made and its step differentiated with kernels for attention."""
     config = BertConfig(64, 64, _LAYERS, 1, 256, 16, hidden_dropout=0.0, attention_dropout=0.0)
