@@ -15,19 +15,8 @@ from qac_jax.text import tokenizers
 @functools.cache
 def model() -> tuple[T5, Any]:
     tokenizer = tokenizers.load()
-    config = T5Config(
-        vocab_size=tokenizer.vocab_size + 16,
-        d_model=16,
-        d_kv=8,
-        d_ff=24,
-        num_layers=1,
-        num_decoder_layers=1,
-        num_heads=2,
-        num_buckets=8,
-        max_distance=16,
-        start_id=tokenizer.cls_id,
-        eos_id=tokenizer.sep_id,
-    )
+    pieces, ends = tokenizer.vocab_size, {"start_id": tokenizer.cls_id, "eos_id": tokenizer.sep_id}
+    config = T5Config(pieces + 16, 16, 8, 24, 1, 1, 2, 8, 16, **ends)
     module = T5(config)
     rng = np.random.default_rng(0)
     shapes = backbones.new_parameters(module, abstract=True)

@@ -17,16 +17,7 @@ from qac_jax.models.heads import BidirectionalHead, CausalDecoder
 from qac_jax.models.layers import Runtime
 
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=24,
-    max_positions=32,
-    pooler=True,
-    mlm_head=True,
-)
+CONFIG = BertConfig(50, 16, 2, 2, 24, 32, pooler=True, mlm_head=True)
 BATCH, LENGTH = 4, 12
 LENGTHS = np.array([12, 7, 3, 9], np.int32)
 X64 = Runtime(dtype="float64")

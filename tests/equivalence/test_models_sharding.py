@@ -23,31 +23,11 @@ from qac_jax.training import mesh as meshes
 
 STORED = Path(__file__).parent / "parameter_shardings.json"
 CONFIG = BertConfig(
-    vocab_size=64,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=4,
-    intermediate_size=32,
-    max_positions=16,
-    hidden_dropout=0.1,
-    attention_dropout=0.1,
-    pooler=True,
-    mlm_head=True,
+    64, 16, 2, 4, 32, 16, hidden_dropout=0.1, attention_dropout=0.1, pooler=True, mlm_head=True
 )
 # d_kv * heads differs from d_model; gated and untied.
 T5_CONFIG = T5Config(
-    vocab_size=64,
-    d_model=16,
-    d_kv=8,
-    d_ff=32,
-    num_layers=2,
-    num_decoder_layers=2,
-    num_heads=4,
-    num_buckets=8,
-    max_distance=16,
-    feed_forward="gated-gelu",
-    tied=False,
-    scaled=False,
+    64, 16, 8, 32, 2, 2, 4, 8, 16, feed_forward="gated-gelu", tied=False, scaled=False
 )
 BATCH, LENGTH, TARGET = 8, 8, 3
 IDS = np.random.default_rng(0).integers(1, CONFIG.vocab_size, (BATCH, LENGTH)).astype(np.int32)

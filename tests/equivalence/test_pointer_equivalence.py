@@ -17,17 +17,7 @@ from qac_jax.models.t5 import shift_right
 
 
 X64 = Runtime(dtype="float64")
-CONFIG = PointerConfig(
-    vocab_size=40,
-    hidden_size=8,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=12,
-    max_positions=16,
-    d_ff=12,
-    start_id=2,
-    eos_id=3,
-)
+CONFIG = PointerConfig(40, 8, 2, 2, 12, 16, d_ff=12, start_id=2, eos_id=3)
 IDS = np.array([[2, 7, 9, 11, 9, 3], [2, 20, 30, 3, 0, 0], [2, 3, 0, 0, 0, 0]], np.int32)
 LENGTHS = np.array([6, 4, 2], np.int32)
 TARGETS = np.array([[9, 11, 30, 3], [20, 5, 3, 0], [8, 6, 3, 0]], np.int32)

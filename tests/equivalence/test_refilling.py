@@ -22,29 +22,8 @@ from qac_jax.models.pointer import PointerConfig, PointerGenerator
 from qac_jax.models.t5 import T5, T5Config
 
 
-POINTER = PointerConfig(
-    vocab_size=40,
-    hidden_size=8,
-    num_layers=1,
-    num_heads=2,
-    intermediate_size=12,
-    max_positions=32,
-    num_decoder_layers=1,
-    d_ff=12,
-    start_id=2,
-    eos_id=3,
-)
-WRITER = T5Config(
-    vocab_size=40,
-    d_model=8,
-    d_kv=4,
-    d_ff=12,
-    num_layers=1,
-    num_decoder_layers=2,
-    num_heads=2,
-    start_id=2,
-    eos_id=3,
-)
+POINTER = PointerConfig(40, 8, 1, 2, 12, 32, num_decoder_layers=1, d_ff=12, start_id=2, eos_id=3)
+WRITER = T5Config(40, 8, 4, 12, 1, 2, 2, start_id=2, eos_id=3)
 SAMPLED = Decoding(max_tokens=6, samples=3, top_k=20, top_p=0.95)
 LONGEST, PAD = 24, 0
 

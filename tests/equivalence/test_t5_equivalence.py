@@ -18,19 +18,7 @@ from qac_jax.models.t5 import T5, T5Config
 BATCH, SOURCE, TARGET = 3, 9, 6
 LENGTHS = np.array([9, 4, 7], np.int32)
 X64 = Runtime(dtype="float64")
-CONFIGS = {
-    "v10": T5Config(
-        vocab_size=40,
-        d_model=16,
-        d_kv=8,
-        d_ff=24,
-        num_layers=1,
-        num_decoder_layers=2,
-        num_heads=2,
-        num_buckets=8,
-        max_distance=10,
-    )
-}
+CONFIGS = {"v10": T5Config(40, 16, 8, 24, 1, 2, 2, 8, 10)}
 # d_kv * heads differs from d_model, the decoder is shallower, gated, untied.
 CONFIGS["v11"] = dataclasses.replace(
     CONFIGS["v10"],
@@ -202,16 +190,7 @@ def test_bfloat16_is_near() -> None:
 def test_initial_parameters_are_hugging_faces() -> None:
     """Normal with standard deviations by factor and fan-in; norms start at the factor."""
     config = T5Config(
-        vocab_size=300,
-        d_model=64,
-        d_kv=16,
-        d_ff=256,
-        num_layers=1,
-        num_decoder_layers=1,
-        num_heads=8,
-        feed_forward="gated-gelu",
-        tied=False,
-        initializer_factor=0.5,
+        300, 64, 16, 256, 1, 1, 8, feed_forward="gated-gelu", tied=False, initializer_factor=0.5
     )
     params = backbones.new_parameters(T5(config))
     wanted = {
