@@ -15,8 +15,8 @@ from qac_jax.text import tokenizers
 @functools.cache
 def model() -> tuple[T5, Any]:
     tokenizer = tokenizers.load()
-    pieces, ends = tokenizer.vocab_size, {"start_id": tokenizer.cls_id, "eos_id": tokenizer.sep_id}
-    config = T5Config(pieces + 16, 16, 8, 24, 1, 1, 2, 8, 16, **ends)
+    size, cls, sep = tokenizer.vocab_size + 16, tokenizer.cls_id, tokenizer.sep_id
+    config = T5Config(size, 16, 8, 24, 1, 1, 2, 8, 16, start_id=cls, eos_id=sep)
     module = T5(config)
     rng = np.random.default_rng(0)
     shapes = backbones.new_parameters(module, abstract=True)
