@@ -354,7 +354,11 @@ def _recipes(arguments: list[str]) -> int:
     parser = flags.parser("recipes", VERBS["recipes"].summary, "qac recipes own_corpus")
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all about this one")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    tables = "the command of every table and figure of the papers, with its hours (some minutes)"
+    parser.add_argument("--paper", action="store_true", help=tables)
     options = parser.parse_all(arguments)
+    if options.paper:
+        return _papers()
     headers = [recipes.header(options.recipe)] if options.recipe else [*recipes.headers().values()]
     if options.json:
         shown = ("name", "summary", "needs", "grid", "text")
@@ -366,6 +370,27 @@ def _recipes(arguments: list[str]) -> int:
             print(f"{one.name:<24} {_short(one.summary, 100)}{' [grid]' if one.grid else ''}")
             print(f"{'':<24} needs {_short(one.needs or 'nothing')}")
         print("\nqac recipes NAME shows all of one, qac plan NAME its cost; qac run NAME runs it")
+    return 0
+
+
+def _papers() -> int:
+    from qac_jax.pipeline import costs, grid, recipe
+    from qac_jax.recipes import papers
+
+    for row in papers.ROWS:
+        print(f"{row.paper}, {', '.join(row.names)}: {row.what}\n    {row.command}", flush=True)
+        if not row.sizes:
+            continue
+        options, bindings = _recipe_options(
+            "plan", [*row.command.split()[2:], "--sizes", row.sizes]
+        )
+        cells, sizes = _build_grid(options, bindings)[1], costs.sizes_of(row.sizes)
+        if cells:
+            found = grid.plan(cells, sizes)["totals"]
+        else:
+            found = costs.totals(recipe.plan(_config(options, bindings).recipe(), sizes))
+        hours = found["hours"]["H100"]
+        print(f"    one H100 {hours:,.0f} hours, eight {hours / 8:,.0f} (with --sizes {row.sizes})")
     return 0
 
 

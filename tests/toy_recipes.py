@@ -10,7 +10,7 @@ from qac_jax.pipeline import grid, recipe
 # Parameters without a default.
 NEEDED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
-        ("augtriever_adaptation", "augtriever_evaluation", "augtriever_finetuning", "msmarco_beir"),
+        ("augtriever_adaptation", "augtriever_finetuning", "msmarco_beir"),
         {"encoder": "out/encoder"},
     )
 }

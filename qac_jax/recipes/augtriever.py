@@ -202,14 +202,15 @@ class AugTriever(Judged):
     inbatch_mix: float = 0.0
     # Section 1 pairs queries "with the original document"; the released code always with a crop.
     whole_documents: bool = True
+    all_prompts: bool = False  # one stage writes the texts of all four, for a grid
     corpus: str = "data:enwiki-pages-articles.xml.bz2"
     bert: str = BERT
     steps: int = 100_000
     batch_size: int = 1024
 
 
-def _augtriever(run: Run, p: AugTriever, **documents: Any) -> None:
-    """Documents, their pseudo-queries, an encoder and its metrics."""
+def _encoder(run: Run, p: AugTriever, **documents: Any) -> Ref:
+    """Documents, their pseudo-queries and an encoder."""
     run.usual(skip_bad=p.skip_bad)
     if p.strategy == "paq":  # published documents that pseudo-queries belong to
         documents = {"format": "dpr", "documents": "data:PAQ_passages.tsv", "cut": "none"}
@@ -218,14 +219,16 @@ def _augtriever(run: Run, p: AugTriever, **documents: Any) -> None:
     read = {"tokenizer": p.bert, "seed": p.seed}
     texts = run(Prepare, "documents", **{"documents": p.corpus, **documents}, **read)
     # The paper draws spans anew at every access; here epochs (2 to 8) take turns with five.
-    contexts = pseudo_queries(run, p.strategy, texts, Writing(published=p.published, draws=5))
+    contexts = pseudo_queries(
+        run, p.strategy, texts, Writing(published=p.published, draws=5, all_prompts=p.all_prompts)
+    )
     crops = p.random_crop_share
     if crops is None:
         crops = 0.5 if p.loss == "moco" else p.inbatch_mix  # MoCo's pairs are half crops
         if p.strategy.startswith("hybrid"):
             crops = 0.0  # the mixture has its own share
     plus = p.strategy == "hybrid_tqgen_plus"
-    encoder = _trained(
+    return _trained(
         run,
         STRATEGIES[p.strategy],
         texts,
@@ -239,7 +242,6 @@ def _augtriever(run: Run, p: AugTriever, **documents: Any) -> None:
         steps=2 * p.steps if plus else p.steps,
         batch_size=2048 if plus else p.batch_size,
     )
-    judged(run, encoder, beir=p.beir, questions=p.questions)
 
 
 def augtriever_wiki(run: Run, p: AugTriever) -> None:
@@ -258,8 +260,12 @@ def augtriever_wiki(run: Run, p: AugTriever) -> None:
     their outputs of T0-3B and doc2query), --whole_documents False (crops of them, as released),
     --beir False, --questions False, overlays/released.gin.
     """
+    judged(run, _of_wikipedia(run, p), beir=p.beir, questions=p.questions)
+
+
+def _of_wikipedia(run: Run, p: AugTriever) -> Ref:
     lines = {"cut": "lines", "overshoot": True, "max_tokens": 8, "short_span_probability": 0.0}
-    _augtriever(run, p, format="wikipedia", **lines)
+    return _encoder(run, p, format="wikipedia", **lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,9 +283,13 @@ def augtriever_cc(run: Run, p: CommonCrawl) -> None:
 
     Set: --data_dir, see augtriever_wiki; the corpus is pile.
     """
+    judged(run, _of_common_crawl(run, p), beir=p.beir, questions=p.questions)
+
+
+def _of_common_crawl(run: Run, p: AugTriever) -> Ref:
     batch = p.batch_size or (2048 if p.strategy in WRITTEN else 1024)
     p = dataclasses.replace(p, batch_size=batch)
-    _augtriever(run, p, format="jsonl", options="source=Pile-CC", cut="none")
+    return _encoder(run, p, format="jsonl", options="source=Pile-CC", cut="none")
 
 
 # Training further: a small rate. The paper does not state a warm-up; here a tenth of the steps.
@@ -307,6 +317,31 @@ def augtriever_adaptation(run: Run, p: Adaptation) -> None:
     Set: --encoder (a finished one), --target (a folder in BEIR's layout), --data_dir with T0_3B.
     """
     run.usual(skip_bad=p.skip_bad)
+    _adapted(run, p)
+
+
+def augtriever_adaptations(run: Run, p: CommonCrawl) -> None:
+    """AugTriever's Table 2: augtriever_adaptation to MS MARCO and to every set of BEIR.
+
+    It starts from Common Crawl's topics by InBatch, which are evaluated too. CQADupStack is adapted
+    to forum by forum.
+
+    Set: --data_dir, see augtriever_cc, and msmarco among the sets in beir/.
+    """
+    p = dataclasses.replace(p, strategy="tqgen_topic", loss="inbatch")
+    start = _of_common_crawl(run, p)
+    judged(run, start, questions=False)
+    forums = [f"{benchmarks.CQADUPSTACK}/{name}" for name in benchmarks.FORUMS]
+    sets = [name for name in benchmarks.BEIR14 if name != benchmarks.CQADUPSTACK]
+
+    def of_set(cls: Any, stage: str, /, *files: str, **settings: Any) -> Ref:
+        return run(cls, f"{stage}_{name.replace('/', '_')}", *files, **settings)
+
+    for name in (benchmarks.MSMARCO, *sets, *forums):
+        _adapted(of_set, Adaptation(encoder=start, target=f"data:beir/{name}", seed=p.seed))
+
+
+def _adapted(run: Any, p: Adaptation) -> None:
     documents = run(Prepare, "documents", format="beir", documents=p.target, cut="none")
     contexts = pseudo_queries(run, p.strategy, documents, Writing(p.generator))
     adapted = _trained(
@@ -343,6 +378,10 @@ def augtriever_finetuning(run: Run, p: OnMarco) -> None:
     RocketQA's corpus has them), qrels/train.tsv, and what augtriever_wiki lists for its metrics.
     """
     run.usual(skip_bad=p.skip_bad)
+    judged(run, _on_marco(run, p), beir=p.beir, questions=p.questions)
+
+
+def _on_marco(run: Run, p: OnMarco) -> Ref:
     passages = run(Prepare, "passages", format="beir", documents=p.corpus, cut="none")
     examples = run(
         Tokenize,
@@ -355,7 +394,7 @@ def augtriever_finetuning(run: Run, p: OnMarco) -> None:
         title="separate",
         random_negatives=40,
     )
-    retriever = run(
+    return run(
         Train,
         "retriever",
         INBATCH,
@@ -368,51 +407,89 @@ def augtriever_finetuning(run: Run, p: OnMarco) -> None:
         steps=p.steps,
         bind=FURTHER,
     )
-    judged(run, retriever, beir=p.beir, questions=p.questions)
 
 
-def augtriever_evaluation(
-    run: Run,
-    encoder: str,
-    pooling: str = "",
-    bm25: str = "",
-    questions: bool = True,
-    skip_bad: int = 1000,
-) -> None:
-    """A row of AugTriever's Table 1 for a finished encoder, or for BM25.
+@dataclasses.dataclass(frozen=True)
+class Row(AugTriever):
+    on: str = "cc"  # or wiki
+    corpus: str = ""
+    batch_size: int = 0
+    encoder: str = ""  # a finished one, instead of training one
+    pooling: str = ""
+    bm25: str = ""
+    finetuned: bool = False
 
-    nDCG@10 on BEIR and MS MARCO, hit-rates on the six question sets, and their averages.
 
-    Set: --encoder (a folder of a model, or a finished `qac pretrain`), --data_dir, see
-    augtriever_wiki.
-    Commonly overridden: --pooling (of a folder that does not say it).
+def augtriever_row(run: Run, p: Row) -> None:
+    """A row of AugTriever's Tables 1, 3 and 6: an encoder of Common Crawl (--on wiki: of Wikipedia)
+    or a finished one (--encoder), fine-tuned on MS MARCO where wanted, and its metrics.
+
+    Set: --data_dir, see augtriever_cc, augtriever_wiki and augtriever_finetuning.
     """
-    run.usual(skip_bad=skip_bad)
-    judged(run, encoder, title="space", pooling=pooling, questions=questions, bm25=bm25)
+    run.usual(skip_bad=p.skip_bad)
+    encoder = p.encoder
+    if not encoder and not p.bm25 and p.on == "wiki":
+        corpus = p.corpus or AugTriever.corpus
+        of = dataclasses.replace(p, corpus=corpus, batch_size=p.batch_size or 1024)
+        encoder = _of_wikipedia(run, of)
+    elif not encoder and not p.bm25:
+        encoder = _of_common_crawl(
+            run, dataclasses.replace(p, corpus=p.corpus or CommonCrawl.corpus)
+        )
+    title = "space" if p.encoder and not p.finetuned else "marked"
+    if p.finetuned:
+        encoder = _on_marco(run, OnMarco(encoder=encoder, seed=p.seed))
+    how = {"pooling": "" if p.finetuned else p.pooling, "bm25": p.bm25}
+    judged(run, encoder, title=title, beir=p.beir, questions=p.questions, **how)
 
 
-def augtriever_baselines() -> Grid:
-    """The baseline rows of AugTriever's Table 1: BM25, and Contriever, Spider and SPAR from
-    folders.
+# Table 6: which rows a corpus has; by InBatch with pseudo-queries alone, by MoCo with half crops,
+# on Wikipedia also the other way round.
+_ROWS = ("qgen_d2q", "doc_title", "qext_bm25", "qext_plm", *_TQGEN)
+_WIKI_ROWS = (*_ROWS, "paq", "doc_anchor", "qext_self")
+# Table 3: these and both kinds of crops, and Hybrid-TQGen+ by MoCo.
+_FINETUNED = ("random_crop", "qgen_d2q", "doc_title", "qext_plm", *_TQGEN)
 
-    The summary has BEIR's sets; the stage `table` of every system has all columns.
+
+def augtriever_tables() -> Grid:
+    """AugTriever's Tables 1, 3 and 6 at full size: every strategy by InBatch and MoCo on Common
+    Crawl and Wikipedia, fine-tuned on MS MARCO too, and BM25, Contriever, Spider, SPAR, Condenser
+    and coCondenser from folders.
+
+    The summary has BEIR's sets and a heat map; the stage `beir` of a system has the groups of A.5,
+    its stage `table` all columns. T0-3B and doc2query write once for a corpus.
 
     Set: --data_dir, with contriever (facebook/contriever), spider (tau/spider), spar (the query and
-    context encoders of facebook/spar-wiki-bm25-lexmodel, in the folders query and passage), and
-    what augtriever_wiki lists for its metrics.
+    context encoders of facebook/spar-wiki-bm25-lexmodel, in the folders query and passage),
+    condenser, cocondenser, and what augtriever_row lists.
     """
+    losses = ("inbatch", "moco")
+    systems: dict[str, dict[str, Any]] = {"bm25": {"bm25": "anserini"}}
+    for name in ("contriever", "spider", "spar", "condenser", "cocondenser"):
+        pooling = "mean" if name == "contriever" else "cls"
+        systems[name] = {"encoder": f"data:{name}", "pooling": pooling}
+    for on, names in (("cc", _ROWS), ("wiki", _WIKI_ROWS)):
+        for loss in losses:
+            for name in ("random_crop", *names):
+                of = {"on": on, "strategy": name, "loss": loss, "all_prompts": True}
+                systems[f"{on}_{name}_{loss}"] = of
+                if on == "wiki" and name != "random_crop":
+                    other = {"random_crop_share": 0.5 if loss == "inbatch" else 0.0}
+                    kind = "half" if loss == "inbatch" else "alone"
+                    systems[f"{on}_{name}_{kind}_{loss}"] = {**of, **other}
+    for name in ("hybrid_all", "hybrid_tqgen", "hybrid_tqgen_plus"):
+        systems[f"cc_{name}_moco"] = {"strategy": name, "loss": "moco", "all_prompts": True}
+    tuned = ["contriever", "spider", "cc_hybrid_tqgen_plus_moco"]
+    tuned += [f"cc_{name}_{loss}" for name in _FINETUNED for loss in losses]
+    systems |= {f"{name}_finetuned": {**systems[name], "finetuned": True} for name in tuned}
     return Grid(
-        title="AugTriever's baselines",
-        recipe="augtriever_evaluation",
+        title="AugTriever: Tables 1, 3 and 6",
+        recipe="augtriever_row",
+        systems=systems,
         metrics="beir",
         measures=("ndcg@10",),
         rows={benchmarks.MSMARCO: "MS MARCO", **benchmarks.BEIR14},
-        systems={
-            "bm25": {"encoder": "", "bm25": "anserini"},
-            "contriever": {"encoder": "data:contriever", "pooling": "mean"},
-            "spider": {"encoder": "data:spider", "pooling": "cls"},
-            "spar": {"encoder": "data:spar", "pooling": "cls"},
-        },
+        heatmap=True,
     )
 
 

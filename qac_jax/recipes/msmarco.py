@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from qac_jax.evaluation import benchmarks
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
@@ -57,6 +58,7 @@ class Qac(Queries):
     objective: str = "cotmae"
     contexts: str = "passage_query"
     init: str = ""
+    beir: bool = False  # fine-tuned for BEIR instead (Table 2)
 
 
 def msmarco_qac(run: Run, p: Qac) -> None:
@@ -83,22 +85,38 @@ def msmarco_qac(run: Run, p: Qac) -> None:
         pack=True,  # half of the tokens would be padding
         bind={"CONTEXTS": p.contexts, "QUERIES": p.queries},
     )
+    if p.beir:
+        _for_beir(run, encoder, p.bert, p.seed)
+        return
     finetuning.msmarco_passages(run)
     finetuning.finetuned_on_msmarco(run, encoder, p.bert, p)
 
 
-def _tables(name: str, title: str, passages: str) -> Grid:
+def _systems(**variants: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The baseline of each objective, and variants of its run with queries."""
+    systems = {}
+    for name, passages in (("cotmae", "passage_pairs"), ("cocondenser", "two_spans")):
+        gin = [f"recipes/msmarco_qac_{name}.gin"]
+        systems[f"{name}_passages"] = {"gin": [*gin, f"overlays/{passages}.gin"]}
+        for variant, of in variants.items():
+            systems[f"{name}_{variant}"] = {**of, "gin": [*gin, *of.get("gin", ())]}
+    return systems
+
+
+def qac_tables() -> Grid:
+    """Query-as-context pre-training's Tables 1, 3 and 4 at full size, CoT-MAE and coCondenser.
+
+    The baseline (CoT-MAE's pairs of passages, coCondenser's two spans), 1, 5, 10 and 20 queries per
+    passage, and queries mixed with passages; both retrievers on MS MARCO's dev queries and on TREC
+    DL 2019 and 2020. Queries are generated once.
+
+    Set: --data_dir, see msmarco_qac, and a Condenser in condenser.
+    """
+    counts = {f"queries_{n}": {"queries": n} for n in (1, 5, 10, 20)}
     return Grid(
-        title=f"Query-as-context pre-training of {title}: Tables 1, 3 and 4",
-        recipe=name,
-        systems={
-            "passages": {"gin": [f"overlays/{passages}.gin"]},
-            "queries_1": {"queries": 1},
-            "queries_5": {},
-            "queries_10": {"queries": 10},
-            "queries_20": {"queries": 20},
-            "mixed": {"gin": ["overlays/mixed.gin"]},
-        },
+        title="Query-as-context pre-training: Tables 1, 3 and 4",
+        recipe="msmarco_qac",
+        systems=_systems(**counts, mixed={"gin": ["overlays/mixed.gin"]}),
         metrics="metrics,dl19,dl20",
         rows={
             f"run_{n}{end}": f"retriever {n}{of}"
@@ -111,25 +129,21 @@ def _tables(name: str, title: str, passages: str) -> Grid:
     )
 
 
-def qac_cotmae_tables() -> Grid:
-    """Query-as-context pre-training's Tables 1, 3 and 4 at full size, CoT-MAE.
+def qac_beir() -> Grid:
+    """Query-as-context pre-training's Table 2 at full size: BEIR, zero-shot, without and with it.
 
-    The baseline, 1, 5, 10 and 20 queries per passage, and queries mixed with passages; both
-    retrievers on MS MARCO's dev queries and on TREC DL 2019 and 2020. Queries are generated once.
-
-    Set: --data_dir, see msmarco_qac.
+    Set: --data_dir, see qac_tables and msmarco_beir.
     """
-    return _tables("msmarco_qac_cotmae", "CoT-MAE", "passage_pairs")
-
-
-def qac_cocondenser_tables() -> Grid:
-    """Query-as-context pre-training's Tables 1, 3 and 4 at full size, coCondenser.
-
-    As qac_cotmae_tables; the baseline is coCondenser's own, two spans of a document.
-
-    Set: --data_dir, see msmarco_qac.
-    """
-    return _tables("msmarco_qac_cocondenser", "coCondenser", "two_spans")
+    systems = {name: {**of, "beir": True} for name, of in _systems(queries={}).items()}
+    return Grid(
+        title="Query-as-context pre-training: Table 2",
+        recipe="msmarco_qac",
+        systems=systems,
+        metrics="beir",
+        rows=benchmarks.BEIR14,
+        measures=("ndcg@10",),
+        seeds=(42,),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,6 +244,10 @@ def msmarco_beir(run: Run, p: Beir) -> None:
     msmarco-hard-negatives.jsonl.gz (sentence-transformers') and beir/ (the sets to judge on).
     """
     run.usual(skip_bad=p.skip_bad)
+    _for_beir(run, p.encoder, p.vocabulary, p.seed)
+
+
+def _for_beir(run: Run, encoder: Ref, vocabulary: Ref, seed: int) -> None:
     passages = run(Prepare, "passages", format="beir", documents="data:msmarco", cut="none")
     triples = run(
         Tokenize,
@@ -239,7 +257,7 @@ def msmarco_beir(run: Run, p: Beir) -> None:
         queries="data:msmarco/queries.jsonl",
         qrels="data:msmarco/qrels/train.tsv",
         negatives="data:msmarco-hard-negatives.jsonl.gz",
-        tokenizer=p.vocabulary,
+        tokenizer=vocabulary,
         title="space",
     )
     retriever = run(
@@ -247,8 +265,8 @@ def msmarco_beir(run: Run, p: Beir) -> None:
         "retriever",
         finetuning.FINETUNE,
         examples=triples,
-        init=p.encoder,
-        seed=p.seed,
+        init=encoder,
+        seed=seed,
         epochs=10.0,
         batch_size=75,
         bind={

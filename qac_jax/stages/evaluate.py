@@ -126,6 +126,10 @@ class EvaluateBeir(Stage):
     options: EncoderOptions = part(EncoderOptions)
     inference: Inference = part(Inference)
 
+    def plan(self, inputs: Plans) -> Plan:
+        count = 0 if self.bm25 else costs.count_of(inputs, "beir") or 0
+        return costs.of_model(inputs, "encoder", count * costs.DOCUMENT_TOKENS["beir"])
+
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.report import suites
 

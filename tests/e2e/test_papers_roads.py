@@ -56,8 +56,19 @@ ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     "augtriever_wiki": ([], (*EIGHT, "STRATEGY=doc_anchor", "LOSS=moco"), ["beir", "table"]),
     "augtriever_finetuning": ([], (*EIGHT, ENCODER), ["beir", "table"]),
     "augtriever_adaptation": ([], (*EIGHT, ENCODER), ["figures"]),
-    "augtriever_evaluation": ([], (ENCODER, "POOLING=mean"), ["beir", "table"]),
-    "augtriever_evaluation bm25": ([], ("ENCODER=''", "BM25=anserini"), ["beir", "table"]),
+    "augtriever_row": (
+        [],
+        (
+            *EIGHT,
+            "ON=wiki",
+            "STRATEGY=doc_anchor",
+            "FINETUNED=True",
+            "retriever/train.Schedule.steps=1",
+        ),
+        ["beir", "table"],
+    ),
+    "augtriever_row encoder": ([], (ENCODER, "POOLING=mean"), ["beir", "table"]),
+    "augtriever_row bm25": ([], ("BM25=anserini",), ["beir", "table"]),
     "msmarco_beir": ([], (ENCODER, AUG[-1], *short("retriever")), ["beir"]),
 }
 # The others are `long`.

@@ -100,8 +100,9 @@ def test_table_1() -> None:
     assert sets == ["beir", "nq", "triviaqa", "webq", "curatedtrec", "squad", "entityquestions"]
     assert found["curatedtrec"].answers == "regex"
     assert found["nq_run"].k == 100
-    baselines = toy_recipes.cells("augtriever_baselines")
-    assert set(baselines) == {"bm25", "contriever", "spider", "spar"}
+    row = toy_recipes.stages("augtriever_row", encoder="data:contriever", pooling="mean")
+    assert "encoder" not in row and row["beir"].encoder == row["vectors"].encoder
+    says(row["vectors"], title="space", pooling="mean")
 
 
 def test_table_2() -> None:
@@ -124,6 +125,10 @@ def test_table_3() -> None:
     assert found["triples"].kept_negatives.random_negatives and not found["triples"].negatives
     assert found["vectors"].encoder == found["beir"].encoder == "stage:retriever"
     assert "stage:squad" in found["table"].metrics and "stage:beir" in found["table"].metrics
+    row = toy_recipes.stages("augtriever_row", strategy="tqgen_topic", finetuned=True)
+    assert row["retriever"].init == "stage:encoder"
+    assert row["beir"].encoder == row["vectors"].encoder == "stage:retriever"
+    assert not toy_recipes.different({"triples": row["triples"]}, {"triples": found["triples"]})
 
 
 def test_as_released() -> None:

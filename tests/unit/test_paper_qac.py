@@ -85,9 +85,12 @@ def test_tables_3_and_4(built: Any) -> None:
         own = {"cocondenser": {"random"}, "cotmae": {"random", "nearby", "overlap"}}[base]
         assert weights.keys() - {"query"} == own
         assert sum(weights.values()) == pytest.approx(1, abs=1e-3)
-        cells = toy_recipes.cells(f"qac_{base}_tables", seed=42)
-        assert set(cells) == {"passages", "mixed", *(f"queries_{count}" for count in QUERIES)}
-        assert len({str(of["queries"]) for name, of in cells.items() if name != "passages"}) == 1
+    grid = toy_recipes.cells("qac_tables", seed=42)
+    variants = ("passages", "mixed", *(f"queries_{count}" for count in QUERIES))
+    assert set(grid) == {f"{base}_{variant}" for base in BASES for variant in variants}
+    assert len({str(of["queries"]) for of in grid.values() if "queries" in of}) == 1
+    for base in BASES:
+        assert not toy_recipes.different(grid[f"{base}_queries_5"], built[base])
 
 
 def test_baselines() -> None:
@@ -170,6 +173,9 @@ def test_table_2() -> None:
     assert found["retriever"].reading.settings["n_passages"] == 2
     assert found["triples"].negatives.endswith("msmarco-hard-negatives.jsonl.gz")
     assert (training.MARGIN, training.PER_SYSTEM) == (3.0, 5)
+    for name, cell in toy_recipes.cells("qac_beir", seed=42).items():
+        assert cell["retriever"].init == "stage:encoder" and "retriever_1" not in cell
+        assert ("queries" in cell) == name.endswith("_queries")
 
 
 def test_the_released_switches() -> None:
