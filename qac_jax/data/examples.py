@@ -66,7 +66,8 @@ message_type { name: "BytesList"
 
 
 @functools.cache
-def _example_class() -> Any:
+def example_class() -> Any:
+    """The class of one record's message."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("qac.Example"))
@@ -81,7 +82,7 @@ class Records:
 
     def parse(self, serialised: bytes) -> dict[str, np.ndarray | Rows]:
         """ValueError, IndexError or DecodeError for bytes that are not a record of the schema."""
-        features = _example_class().FromString(serialised).features.feature
+        features = example_class().FromString(serialised).features.feature
         if len(features) != len(self._dtypes):
             raise ValueError(f"has the features {', '.join(sorted(features))}")
         record: dict[str, Any] = {

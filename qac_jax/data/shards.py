@@ -9,6 +9,7 @@ are files of our artefact, one job each. Two runs give the same bytes.
 """
 
 import itertools
+import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 from etils import epath
 
 from qac_jax.artifacts import arrays
-from qac_jax.data.examples import LENGTHS, PREFIX
+from qac_jax.data.examples import LENGTHS, PREFIX, example_class
 from qac_jax.data.judged import Judged
 from qac_jax.data.kind import Building, DocumentKind, JudgedKind, Record, Stored
 from qac_jax.errors import UserError
@@ -48,22 +49,16 @@ def write_shard(
     path: epath.PathLike, schema: Mapping[str, str], records: Iterable[Mapping[str, Any]]
 ) -> int:
     """Writes records of arrays, and lists of arrays or of ids, to a file; returns their number."""
-    from tensorflow_datasets.core.file_adapters import ArrayRecordFileAdapter
-    from tensorflow_datasets.proto import tf_example_pb2
+    from array_record.python.array_record_module import ArrayRecordWriter
 
-    count = 0
-
-    def numbered() -> Iterator[tuple[int, bytes]]:
-        nonlocal count
-        for record in records:
-            # As TFDS's ExampleSerializer, without its checks, which are slow.
-            proto = tf_example_pb2.Example()
-            for name, array in flat(record, schema).items():
-                proto.features.feature[name].bytes_list.value.append(array.tobytes())
-            yield count, proto.SerializeToString(deterministic=True)
-            count += 1
-
-    ArrayRecordFileAdapter.write_examples(epath.Path(path), numbered())
+    writer, count = ArrayRecordWriter(os.fspath(path), "group_size:1"), 0
+    for record in records:
+        example = example_class()()
+        for name, array in flat(record, schema).items():
+            example.features.feature[name].bytes_list.value.append(array.tobytes())
+        writer.write(example.SerializeToString(deterministic=True))
+        count += 1
+    writer.close()
     return count
 
 
@@ -83,31 +78,31 @@ def flat(record: Mapping[str, Any], schema: Mapping[str, str]) -> dict[str, np.n
 
 def describe(folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence[int]) -> None:
     """Writes TFDS's description (FILES) beside the finished shards."""
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import features, naming
-
     folder = epath.Path(folder)
-    template = naming.ShardedFileTemplate(
-        data_dir=folder, dataset_name="examples", split="train", filetype_suffix="array_record"
-    )
     files = [folder / shard_name(number, len(shards)) for number in range(len(shards))]
+    split = {
+        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        "name": "train",
+        "numBytes": str(sum(os.stat(file).st_size for file in files)),
+        "shardLengths": [str(records) for records in shards],
+    }
+    info = {"description": "Tokenised examples", "fileFormat": "array_record", "name": "examples"}
+    info |= {"splits": [split], "version": "1.0.0"}
     # A record: raw bytes of one-dimensional arrays.
-    form: dict[str, Any] = {"shape": (None,), "encoding": features.Encoding.BYTES}
-    tensors = {name: features.Tensor(dtype=np.dtype(d), **form) for name, d in schema.items()}
-    split = tfds.core.SplitInfo(
-        name="train",
-        shard_lengths=list(shards),
-        num_bytes=sum(os.stat(file).st_size for file in files),
-        filename_template=template,
-    )
-    tfds.folder_dataset.write_metadata(
-        data_dir=folder,
-        features=features.FeaturesDict(tensors),
-        split_infos=[split],
-        version="1.0.0",
-        check_data=False,
-        description="Tokenised examples",
-    )
+    classes, form = "tensorflow_datasets.core.features.", {"dimensions": ["-1"]}
+    tensors = {
+        name: {
+            "pythonClassName": f"{classes}tensor_feature.Tensor",
+            "tensor": {"dtype": dtype, "encoding": "bytes", "shape": form},
+        }
+        for name, dtype in sorted(schema.items())
+    }
+    features = {
+        "featuresDict": {"features": tensors},
+        "pythonClassName": f"{classes}features_dict.FeaturesDict",
+    }
+    for name, content, indent in zip(FILES, (info, features), (2, 4), strict=True):
+        (folder / name).write_text(json.dumps(content, indent=indent))
 
 
 Ids = Sequence[int]

@@ -15,13 +15,12 @@ import json
 import math
 import os
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple, TypeVar
 
-import zstandard
-
-from qac_jax import artifacts
+from qac_jax import artifacts, extras
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 
@@ -32,9 +31,7 @@ _UNPACKERS: dict[str, Callable[[Any], Any]] = {
     "": lambda file: file,
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": bz2.BZ2File,
-    ".zst": lambda file: io.BufferedReader(
-        zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), 1 << 20
-    ),
+    ".zst": lambda file: _unpacked_zst(file),
 }
 # One shard's share of text when their number is not set. It depends on the data only, never on
 # the machine, so that the same corpus always gives the same files.
@@ -148,6 +145,16 @@ class _Unpacked(io.RawIOBase):
         return len(raw)
 
 
+def _unpacked_zst(file: Any) -> Any:
+    unpacker = extras.load("zstandard", "zst", "reading .zst").ZstdDecompressor()
+    return io.BufferedReader(unpacker.stream_reader(file, read_across_frames=True), 1 << 20)
+
+
+def _zstd_errors() -> tuple[type[Exception], ...]:
+    library = sys.modules.get("zstandard")
+    return (library.ZstdError,) if library else ()
+
+
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[IO[bytes]]:
     """The unpacked bytes of a file; damage in the packing is a DataError."""
@@ -155,7 +162,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
     try:
         with open(path, "rb", buffering=1 << 20) as file, _UNPACKERS[packing](file) as unpacked:
             yield io.BufferedReader(_Unpacked(unpacked, path), 1 << 20) if packing else unpacked
-    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, OSError, zlib.error, *_zstd_errors()) as error:
         if not packing or getattr(error, "errno", None) is not None:
             raise
         raise DataError(f"the compressed data is damaged ({error})", file=path) from error

@@ -232,7 +232,7 @@ def _summarized(
         _FILES[1]: grids.markdown(summary, grid.title),
     }
     if grid.heatmap:
-        texts[_FILES[2]] = grids.heatmap(summary)
+        texts[_FILES[2]] = grids.heatmap(summary) or ""
     for name, text in texts.items():
         artifacts.write_atomically(root / name, text)
     return summary

@@ -56,7 +56,7 @@ def summarize(
     }
 
 
-def heatmap(summary: Mapping[str, Any]) -> str:
+def heatmap(summary: Mapping[str, Any]) -> str | None:
     """nDCG@10 of systems by collections, which are the rows' labels; means over seeds."""
     systems: dict[str, dict[str, float]] = {}
     for row in summary["rows"]:

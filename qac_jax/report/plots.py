@@ -1,21 +1,26 @@
-"""Plots by matplotlib as SVG: lines, bars, grouped columns and heat maps."""
+"""Plots by matplotlib as SVG: lines, bars, grouped columns and heat maps; None without it."""
 
+from __future__ import annotations
+
+import functools
 import io
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
+from qac_jax import extras, progress
 from qac_jax.evaluation.similarity import Similarity
 from qac_jax.report import tables
 
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+P = ParamSpec("P")
 
 _WIDTH, _HEIGHT, _LEGEND_LINE, _BAR = 420, 250, 20, 22  # in pixels
 _CHARACTER = 6.6  # width of a character of 12 pixels, on average
@@ -55,13 +60,35 @@ class Series(NamedTuple):
     y: Sequence[float]
 
 
+@functools.cache
+def _library() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        progress.say(f"charts are left out: they need matplotlib; {extras.remedy('papers')}")
+        return None
+    return matplotlib
+
+
+def _styled(draw: Callable[P, str | None]) -> Callable[P, str | None]:
+    @functools.wraps(draw)
+    def drawn(*arguments: P.args, **settings: P.kwargs) -> str | None:
+        if _library() is None:
+            return None
+        with _library().rc_context(_STYLE):
+            return draw(*arguments, **settings)
+
+    return drawn
+
+
 def _axes(width: float = _WIDTH, height: float = _HEIGHT) -> Axes:
+    from matplotlib.figure import Figure
+
     return Figure((width / 72, height / 72), layout="constrained").add_subplot()
 
 
 def _plot(axes: Axes, label: str, *, legend: bool = False) -> str:
-    figure = axes.figure
-    assert isinstance(figure, Figure)
+    figure: Any = axes.figure
     names = axes.get_legend_handles_labels()[1] if legend else []
     if len(names) > 1:
         width, height = figure.get_size_inches() * 72
@@ -80,7 +107,7 @@ def _plot(axes: Axes, label: str, *, legend: bool = False) -> str:
     return drawn.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
-@mpl.rc_context(_STYLE)
+@_styled
 def lines(
     series: Sequence[Series], x_label: str, y_label: str, *, reference: float | None = None
 ) -> str | None:
@@ -104,7 +131,7 @@ def lines(
     return _plot(axes, f"{y_label} by {x_label}", legend=True)
 
 
-@mpl.rc_context(_STYLE)
+@_styled
 def bars(rows: Sequence[tuple[str, float, str]], label: str) -> str | None:
     """Horizontal bars: (name, value, the value as it is written)."""
     if not rows:
@@ -121,9 +148,13 @@ def bars(rows: Sequence[tuple[str, float, str]], label: str) -> str | None:
     return _plot(axes, label)
 
 
-@mpl.rc_context(_STYLE)
-def heatmap(columns: Sequence[str], rows: Mapping[str, Sequence[float | None]], label: str) -> str:
+@_styled
+def heatmap(
+    columns: Sequence[str], rows: Mapping[str, Sequence[float | None]], label: str
+) -> str | None:
     """Values as percentages, shaded from the lowest to the highest of their column."""
+    from matplotlib.patches import Rectangle
+
     left = 24 + _CHARACTER * max(map(len, rows))
     top = 24 + 0.75 * _CHARACTER * max(map(len, columns))
     axes = _axes(left + 54 * len(columns) + top, top + 26 * len(rows) + 12)

@@ -84,7 +84,7 @@ def _named(artifact: Artifact, name: str) -> Iterator[Result]:
         yield dataclasses.replace(result, name=name, per_query={})
 
 
-def heatmap(systems: Mapping[str, Suite]) -> str:
+def heatmap(systems: Mapping[str, Suite]) -> str | None:
     """Which pseudo-queries suit which collections: AugTriever's heat map (appendix A.2).
 
     A row is a system, a column MS MARCO, a group of collections (`benchmarks.GROUPS`, as the paper

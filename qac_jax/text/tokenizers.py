@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import qac_jax
+from qac_jax import extras
 from qac_jax.errors import UserError
 
 
@@ -363,10 +364,9 @@ def wordpiece(vocab: Mapping[str, int], *, lowercase: bool = True) -> Any:
 
 def _converted(folder: Path) -> Any:
     """A byte-level BPE, or a SentencePiece model, as transformers reads it."""
-    from transformers import AutoTokenizer
-
+    auto = extras.load("transformers", "papers", f"{folder} (no tokenizer.json)").AutoTokenizer
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+        return auto.from_pretrained(folder, local_files_only=True).backend_tokenizer
     except Exception as error:  # of many libraries
         raise UserError(
             f"{folder} holds a tokenizer that transformers does not read ({error}); put a "

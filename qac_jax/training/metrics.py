@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from qac_jax import hardware
+from qac_jax import extras, hardware
 from qac_jax.data.loader import Loader
 from qac_jax.errors import UserError
 from qac_jax.progress import human, human_seconds
@@ -156,10 +156,9 @@ class Journal:
         forget_after(path, step)
         self._lines = path.open("a")
         if tensorboard:
-            from tensorboardX import SummaryWriter
-
+            library = extras.load("tensorboardX", "papers", "--tensorboard")
             # Its own names have whole seconds, so a run that soon continues would lose some.
-            self._board = SummaryWriter(
+            self._board = library.SummaryWriter(
                 os.fspath(folder / TENSORBOARD / name),
                 filename_suffix=f".{time.time_ns()}",
                 purge_step=step + 1,
