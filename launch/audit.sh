@@ -23,4 +23,4 @@ trap 'rm -rf "$place"' EXIT
 python -m venv "$place"
 "$place/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit ||
     _fail "pip-audit could not be installed; see the lines above, and run this again"
-"$place/bin/pip-audit" --no-deps --disable-pip -r launch/constraints.txt
+"$place/bin/pip-audit" --no-deps --disable-pip -r "$QAC_PINS.txt"

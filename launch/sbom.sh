@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Writes a software bill of materials (CycloneDX 1.6, JSON) of lock files to the screen:
-# launch/sbom.sh [FILE …], launch/constraints.txt by default. Licences are those that the installed
+# launch/sbom.sh [FILE …], launch/constraints-3.11.txt by default. Licences are those that the installed
 # packages state, so it is complete after launch/setup.sh; it installs nothing and needs no network.
 # The same files and packages give the same bytes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=.venv/bin/python
 [ -x "$python" ] || python="${QAC_PYTHON:-python3}"
-[ $# -gt 0 ] || set -- launch/constraints.txt
+[ $# -gt 0 ] || set -- launch/constraints-3.11.txt
 exec "$python" - "$@" <<'PYTHON'
 import json
 import re
@@ -40,7 +40,7 @@ def component(kind, name, version, hashes=()):
 try:
     lines = [line for file in sys.argv[1:] for line in Path(file).read_text("utf-8").splitlines()]
 except (OSError, UnicodeDecodeError) as error:
-    sys.exit(f"launch: {error}; give lock files such as launch/constraints.txt")
+    sys.exit(f"launch: {error}; give lock files such as launch/constraints-3.11.txt")
 parts = {}
 for line in lines:
     if pinned := re.match(r"([\w.-]+)==([\w.!+-]+)", line):

@@ -289,7 +289,6 @@ def _search(arguments: list[str]) -> int:
 
 
 def _serve(arguments: list[str]) -> int:
-    from qac_jax import extras
     from qac_jax.serving import options as serving
 
     parser = flags.parser("serve", VERBS["serve"].summary, "qac serve --index out/live")
@@ -298,8 +297,6 @@ def _serve(arguments: list[str]) -> int:
         flags.add_field_flags(parser, cls, flags.about(cls))
     options = parser.parse_all(arguments)
     made = [flags.made(cls, options) for cls in classes]
-    for module in ("fastapi", "prometheus_client", "uvicorn"):
-        extras.load(module, "serve", "qac serve")
     from qac_jax.serving import app
 
     return app.run(*made)

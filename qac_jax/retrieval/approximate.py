@@ -1,4 +1,4 @@
-"""Approximate search by ScaNN, or by FAISS (the package's extra `faiss`).
+"""Approximate search by ScaNN, or by FAISS (the package's extras `papers` and `faiss`).
 
 Both are imported inside functions only. Presets follow ScaNN's rules of thumb, which suit FAISS as
 well: brute force below 20,000 rows, quantised vectors and reordering below 100,000, and above that
@@ -9,7 +9,9 @@ candidates are rescored.
 import abc
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
+import importlib.util
 import math
 import operator
 import os
@@ -20,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 from etils import epath
 
-from qac_jax import extras
+from qac_jax import extras, progress
 from qac_jax.errors import UserError
 from qac_jax.processes import cores
 from qac_jax.retrieval.exact import check_width
@@ -346,11 +348,23 @@ def scann_library() -> Any:
     try:
         from scann.scann_ops.py import scann_ops_pybind
     except ImportError as error:
-        raise UserError(f"ScaNN cannot be imported ({error}); install scann==1.4.2") from error
+        raise UserError(
+            f"ScaNN cannot be imported ({error}); {extras.remedy('papers')} (on Linux), or give "
+            "--method faiss or exact"
+        ) from error
     finally:
         if hidden:
             del sys.modules["tensorflow"]
     return scann_ops_pybind
+
+
+@functools.cache
+def best_installed() -> str:
+    """ScaNN, or what takes over where it is not installed: FAISS, else exact search."""
+    found = next(filter(importlib.util.find_spec, METHODS), "exact")
+    if found != SCANN:
+        progress.say(f"ScaNN is not installed ({extras.remedy('papers')}); {found} takes over")
+    return found
 
 
 def faiss_library(what: str = "an index of FAISS") -> Any:

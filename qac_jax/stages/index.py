@@ -47,7 +47,7 @@ class Index(Stage):
     vectors: Ref = input("passage vectors of qac embed", "vectors")
     method: str = option(
         "auto",
-        "auto: exact below 20,000 vectors, ScaNN from there on",
+        "auto: exact below 20,000 vectors, from there on ScaNN, FAISS or exact as installed",
         choices=("auto", "exact", "scann", "faiss"),
     )
     target_recall: float = option(
@@ -79,10 +79,12 @@ class Index(Stage):
 
     def check(self) -> None:
         super().check()
-        if self.method == "faiss":
-            from qac_jax.retrieval.approximate import faiss_library
+        from qac_jax.retrieval import approximate
 
-            faiss_library("--method faiss")
+        if self.method == approximate.FAISS:
+            approximate.faiss_library("--method faiss")
+        if self.method == approximate.SCANN:
+            approximate.scann_library()
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import approximate, index
@@ -135,7 +137,9 @@ class Index(Stage):
     def _method(self, count: int) -> str:
         if self.method != "auto":
             return self.method
-        return "exact" if count < _MANY else "scann"
+        from qac_jax.retrieval import approximate
+
+        return "exact" if count < _MANY else approximate.best_installed()
 
     def _tune(self, inputs: Inputs, out: Writer, vectors: Vectors, searcher: Approximate) -> None:
         """Tunes the search effort on a sample of queries, or of vectors of the index."""

@@ -2,8 +2,9 @@
 
 import json
 import os
-import re
+import runpy
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +17,17 @@ FOLDER = ROOT / "launch" / "colab"
 NAMES = ["1_tour", "2_own_documents", "3_new_objective", "4_profile", "5_claims"]
 
 
-def test_they_hold_no_outputs_and_install_on_colab_only() -> None:
-    """From where the README's badge opens the notebook."""
+def test_they_hold_no_outputs_and_install_from_the_one_address() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in NAMES:
-        cells = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-        assert not any(cell.get("outputs") or cell["metadata"] for cell in cells), name
-        first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-        before, _, within = first.partition('if "google.colab" in sys.modules:\n')
-        assert within and all(line.startswith("    ") for line in within.splitlines() if line)
-        assert not re.search(r"^\s*[!%]", before, re.M)
-        (place,) = set(re.findall(r"github(?:\.com)?/(\w+/\w+)", first))
-        assert f"research.google.com/github/{place}/blob/main/launch/colab/{name}.ipynb" in readme
+    written = runpy.run_path(str(ROOT / "launch" / "address.py"))["written"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address, other = project["urls"].get("Repository", ""), "https://github.com/of/another"
+    for path, text in written(other).items():
+        assert text.count("of/another") == (1 if path.suffix == ".ipynb" else len(NAMES)), path
+    for path, text in written(address).items():
+        assert path.read_text(encoding="utf-8") == text and "OWNER" not in text, path
+        cells = json.loads(text)["cells"] if path.suffix == ".ipynb" else []
+        assert not any(cell.get("outputs") or cell["metadata"] for cell in cells), path
 
 
 @pytest.mark.slow
