@@ -86,23 +86,18 @@ def describe(folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence
         "numBytes": str(sum(os.stat(file).st_size for file in files)),
         "shardLengths": [str(records) for records in shards],
     }
-    info = {"description": "Tokenised examples", "fileFormat": "array_record", "name": "examples"}
-    info |= {"splits": [split], "version": "1.0.0"}
+    info = {"description": "Tokenised examples", "fileFormat": "array_record"}
+    info |= {"name": "examples", "splits": [split], "version": "1.0.0"}
     # A record: raw bytes of one-dimensional arrays.
     classes, form = "tensorflow_datasets.core.features.", {"dimensions": ["-1"]}
-    tensors = {
-        name: {
-            "pythonClassName": f"{classes}tensor_feature.Tensor",
-            "tensor": {"dtype": dtype, "encoding": "bytes", "shape": form},
-        }
-        for name, dtype in sorted(schema.items())
-    }
-    features = {
-        "featuresDict": {"features": tensors},
-        "pythonClassName": f"{classes}features_dict.FeaturesDict",
-    }
-    for name, content, indent in zip(FILES, (info, features), (2, 4), strict=True):
-        (folder / name).write_text(json.dumps(content, indent=indent))
+    tensors = {}
+    for name, dtype in sorted(schema.items()):
+        tensor = {"dtype": dtype, "encoding": "bytes", "shape": form}
+        tensors[name] = {"pythonClassName": f"{classes}tensor_feature.Tensor", "tensor": tensor}
+    kind = f"{classes}features_dict.FeaturesDict"
+    features = {"featuresDict": {"features": tensors}, "pythonClassName": kind}
+    (folder / FILES[0]).write_text(json.dumps(info, indent=2))
+    (folder / FILES[1]).write_text(json.dumps(features, indent=4))
 
 
 Ids = Sequence[int]

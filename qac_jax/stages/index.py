@@ -137,9 +137,9 @@ class Index(Stage):
     def _method(self, count: int) -> str:
         if self.method != "auto":
             return self.method
-        from qac_jax.retrieval import approximate
+        from qac_jax.retrieval.approximate import best_installed
 
-        return "exact" if count < _MANY else approximate.best_installed()
+        return "exact" if count < _MANY else best_installed()
 
     def _tune(self, inputs: Inputs, out: Writer, vectors: Vectors, searcher: Approximate) -> None:
         """Tunes the search effort on a sample of queries, or of vectors of the index."""

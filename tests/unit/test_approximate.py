@@ -178,3 +178,14 @@ def test_exported_vectors_are_faiss_own_exact_index(tmp_path: Path) -> None:
     build(tmp_path / "vectors", tmp_path / "index", method="scann", leaves=8)
     with pytest.raises(UserError, match="is an approximate index"):
         stage.execute(ExportFaiss(faiss=str(tmp_path / "index")), tmp_path / "no")
+
+
+@pytest.mark.parametrize("there", ["scann", "faiss", "exact"])
+def test_what_takes_over_without_scann(
+    there: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(approximate, "best_installed", approximate.best_installed.__wrapped__)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == there or None)
+    assert stages.Index(vectors="v")._method(50_000) == there
+    assert stages.Index(vectors="v")._method(10_000) == "exact"
+    assert capsys.readouterr().err.count(f"{there} takes over") == (there != "scann")

@@ -51,6 +51,17 @@ def test_the_same_bytes_however_it_is_run(folder: Path, tmp_path: Path) -> None:
     assert first.info["shards"] != three.info["shards"]
 
 
+@pytest.mark.slow
+def test_tensorflow_datasets_reads_the_folder(folder: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    artifact = toy_examples.tokenized(folder, "passage_query")
+    theirs = tfds.builder_from_directory(str(artifact.path)).as_data_source("train")
+    ours = Examples(artifact).read(np.arange(artifact.count))
+    assert len(theirs) == len(ours) > 0
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one["passage"], other["passage"])
+
+
 def test_siblings_are_passages_of_the_same_document(folder: Path) -> None:
     artifact = toy_examples.tokenized(folder, "mixed")
     tokenizer = tokenizers.load(str(folder / "tokenizer"))
