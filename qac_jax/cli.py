@@ -450,6 +450,7 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     sizes = "items of stages and of inputs, for the hours of all: passages=8841823,queries=502939"
     add("--sizes", metavar="NAME=N,…", default="", help=sizes)
     add("--verbose", action="store_true", help="plans: every stage with its settings and cost")
+    add("--feed", choices=("grain", "seqio"), help="what makes the batches of training")
     parser.set_defaults(start="", share="", keep="", here=False)
     if verb == "run":
         again = "run this stage again, and those that depend on it where its result changes"
@@ -462,6 +463,8 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
         here = "try each kind of work on this machine for some seconds: how long will stages take?"
         add("--here", action="store_true", help=here)
     options, unknown = parser.parse_known_args(arguments)
+    if options.feed == "seqio":
+        bindings.append("train.Reading.feed='seqio'")
     if not unknown:
         return options, bindings
     given = _config(options, overlays=options.gin_file)

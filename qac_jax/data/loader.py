@@ -34,6 +34,7 @@ from qac_jax.artifacts import Artifact
 from qac_jax.data.examples import LENGTHS, Examples, Source
 from qac_jax.data.featurizer import Featurizer, make_featurizer
 from qac_jax.data.form import CROPS
+from qac_jax.data.kind import Example
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.randomness import ExampleRng
 from qac_jax.data.sampler import Plan, Slots, joined, make_plan
@@ -109,14 +110,21 @@ class Batches:
         number, place = divmod(step, self.run)
         slots, records = self._records(number)
         here = slice(place * self.rows, (place + 1) * self.rows)
+        own = Slots(*(column[here] for column in slots))
+        return self.featurizers[0].batch(self.examples(own, records[here]))
+
+    def examples(
+        self, slots: Slots, records: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[Example]:
+        """The examples of these slots: what the batches and the seqio tasks are made of."""
+        records = self._read(slots) if records is None else records
         seek, seed = ExampleRng().seek, self.seed
         make = [featurizer.example for featurizer in self.featurizers]
-        columns = (column[here].tolist() for column in slots)
-        examples = [
+        columns = (column.tolist() for column in slots)
+        return [
             make[part](record, seek(seed, epoch, index))
-            for part, epoch, index, record in zip(*columns, records[here], strict=True)
+            for part, epoch, index, record in zip(*columns, records, strict=True)
         ]
-        return self.featurizers[0].batch(examples)
 
     def _records(self, number: int) -> tuple[Slots, Sequence[Mapping[str, Any]]]:
         """The slots of a run of steps and their records; the last run is cached."""
@@ -152,6 +160,18 @@ class Part:
     def opened(self) -> Source:
         is_path = isinstance(self.source, str | os.PathLike)
         return Examples(self.source) if is_path else self.source  # type: ignore[return-value]
+
+
+def plan_of(
+    sources: Sequence[Source], batch_size: int, *, separate_documents: bool = False, **how: Any
+) -> Plan:
+    """The plan of these sources; batches of a single one may keep its documents apart."""
+    documents = sources[0].documents if separate_documents else None
+    if separate_documents and documents is None:
+        raise UserError(
+            "separate_documents needs examples whose documents are known; set it to False"
+        )
+    return make_plan([source.count for source in sources], batch_size, documents=documents, **how)
 
 
 class Loader:
@@ -202,20 +222,13 @@ class Loader:
                 f"batch_size {batch_size} cannot be shared by {count} hosts; make it a positive "
                 "multiple of their count"
             )
-        documents = sources[0].documents if reading.separate_documents else None
-        if reading.separate_documents and documents is None:
-            raise UserError(
-                "separate_documents needs examples whose documents are known; set it to False"
-            )
-        self.plan = make_plan(
-            [source.count for source in sources],
-            batch_size,
-            weights=[part.weight for part in self.parts],
-            seed=seed,
-            shuffle=shuffle,
-            remainder=remainder,
-            documents=documents,
-        )
+        self.order: dict[str, Any] = {
+            "batch_size": batch_size,
+            "remainder": remainder,
+            "separate_documents": reading.separate_documents,
+        }
+        weights = [part.weight for part in self.parts]
+        self.plan = plan_of(sources, weights=weights, seed=seed, shuffle=shuffle, **self.order)
         self.batch_size, self.rows = batch_size, (rows := batch_size // count)
         self.here = number * rows, (number + 1) * rows  # this host's rows of a batch
         self.seed, self.shuffle, self.step = seed, shuffle, 0
@@ -229,8 +242,8 @@ class Loader:
         self._feed: Generator[Batch] | None = None
         self._start = functools.partial(ahead, self.make, prefetch=prefetch, workers=workers)
         if reading.feed == "seqio":
-            if reading.separate_documents or reading.workers > 0:
-                raise UserError("feed 'seqio' cannot keep documents apart or use workers")
+            if reading.workers > 0:
+                raise UserError("feed 'seqio' makes examples by itself; leave out --workers")
             from qac_jax.data import tasks  # which imports TensorFlow
 
             self._start = functools.partial(tasks.through_seqio, self)

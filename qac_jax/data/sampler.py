@@ -64,10 +64,11 @@ class Plan(abc.ABC):
     @functools.lru_cache(maxsize=2)  # noqa: B019 - a plan lives as long as its loader
     def _block(self, number: int, steps: int) -> Slots:
         size = steps * self.batch_size
-        return self.rows(number * size, (number + 1) * size)
+        return self.slots(np.arange(number * size, (number + 1) * size))
 
     @abc.abstractmethod
-    def rows(self, start: int, stop: int) -> Slots: ...
+    def slots(self, positions: np.ndarray) -> Slots:
+        """The examples at these positions in the run, each independently of the others."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -77,8 +78,8 @@ class Straight(Plan):
     count: int
     shuffle: bool
 
-    def rows(self, start: int, stop: int) -> Slots:
-        epoch, position = np.divmod(np.arange(start, stop), self.examples_per_epoch)
+    def slots(self, positions: np.ndarray) -> Slots:
+        epoch, position = np.divmod(positions, self.examples_per_epoch)
         index = permute(position, self.count, self.seed, epoch) if self.shuffle else position
         return Slots(np.zeros_like(index), epoch, index)
 
@@ -105,11 +106,11 @@ class Mixed(Plan):
         quotas[order[: self.period - quotas.sum()]] += 1
         return quotas
 
-    def rows(self, start: int, stop: int) -> Slots:
-        first = start // self.period
-        periods = [self._period(number) for number in range(first, -(-stop // self.period))]
-        offset = first * self.period
-        return joined(periods).rows(start - offset, stop - offset)
+    def slots(self, positions: np.ndarray) -> Slots:
+        numbers, place = np.divmod(positions, self.period)
+        known, period = np.unique(numbers, return_inverse=True)
+        columns = joined(self._period(int(number)) for number in known)
+        return Slots(*(column[period * self.period + place] for column in columns))
 
     def _period(self, number: int) -> Slots:
         part = self.schedule(number)
@@ -155,19 +156,20 @@ class Separate(Plan):
         super().__init__(batch_size, batches * batch_size, seed)
         self._order, self._starts, self._sizes = order, starts, sizes
 
-    def rows(self, start: int, stop: int) -> Slots:
-        steps = np.arange(start // self.batch_size, stop // self.batch_size)
-        epochs, heaps = np.divmod(steps, self.batches_per_epoch)
-        pieces = [self._deal(int(epoch), heaps[epochs == epoch]) for epoch in np.unique(epochs)]
-        example, epoch = np.concatenate(pieces), np.repeat(epochs, self.batch_size)
+    def slots(self, positions: np.ndarray) -> Slots:
+        steps, row = np.divmod(positions, self.batch_size)
+        epoch, heap = np.divmod(steps, self.batches_per_epoch)
+        example = np.zeros_like(epoch)
+        for one in np.unique(epoch):
+            here = epoch == one
+            example[here] = self._deal(int(one), heap[here], row[here])
         return Slots(np.zeros_like(epoch), epoch, example)
 
-    def _deal(self, epoch: int, numbers: np.ndarray) -> np.ndarray:
-        """The examples of these batches of an epoch, one batch after the other."""
+    def _deal(self, epoch: int, numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The examples in these rows of these batches of an epoch."""
         heaps = self.batches_per_epoch
         order, ends = self._dealing_order(epoch)
-        heap = permute(numbers, heaps, self.seed ^ _BATCHES, epoch)
-        cards = (heap[:, None] + heaps * np.arange(self.batch_size)).reshape(-1)
+        cards = permute(numbers, heaps, self.seed ^ _BATCHES, epoch) + heaps * rows
         place = np.searchsorted(ends, cards, side="right")
         document = order[place]
         offset = cards - (ends[place] - np.minimum(self._sizes[document], heaps))

@@ -1,13 +1,13 @@
 """seqio: the declared interface of the examples. Importing this module registers their tasks.
 
-There is a task for every kind of example (`qac_mlm`, `qac_seq2seq`, …), one for every strategy of
-AugTriever (`qac_augtriever_doc_title`, …), and its mixtures of strategies with their rates
-(`qac_augtriever_hybrid_all`, …); docs/seqio.md shows their use. Where their examples lie is asked
-when they are used: in QAC_EXAMPLES, or where `use` said.
+There is a task for every kind of example (`qac_mlm`, `qac_passage_query`, …), for every strategy of
+AugTriever, its hybrids and half crops (`qac_augtriever_hybrid_all`, …_half), and mixtures of the
+hybrids' strategies; docs/seqio.md shows their use. Where their examples lie is asked when they are
+used: in QAC_EXAMPLES, or where `use` said.
 
-A task yields the loader's examples in the loader's order for the same seed: both use
-`randomness.permute` for the order and call the same pair function. `sequence_length` gives the
-limits. Lists of texts (passages) are padded, with their lengths.
+A task yields the loader's examples in the loader's order for the same seed, because both are one
+plan's slots (`data/sampler.py`) through one function (`Batches.examples`). `sequence_length` gives
+the limits. Lists of texts (passages) are padded, with their lengths.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qac_jax import extras
-from qac_jax.data.examples import Examples
+from qac_jax.data.examples import Examples, Source
 from qac_jax.data.featurizer import Featurizer, make_featurizer
 from qac_jax.data.form import Form
 from qac_jax.data.kinds import KINDS
-from qac_jax.data.loader import Batch, Part
-from qac_jax.data.randomness import ExampleRng, permute
-from qac_jax.data.sampler import Mixed, Straight
+from qac_jax.data.kinds.augtriever import STRATEGIES
+from qac_jax.data.loader import Batch, Batches, Part, plan_of
+from qac_jax.data.sampler import Mixed, Plan
 from qac_jax.errors import UserError, nearest
 from qac_jax.text import tokenizers
 
@@ -56,34 +56,18 @@ EXAMPLES = "QAC_EXAMPLES"
 # Records read in one call, because a call from TensorFlow into Python is slow.
 _TOGETHER = 256
 
-# AugTriever's strategies with one task each.
-STRATEGIES = (
-    *("random_crop", "doc_title", "doc_anchor", "qext_bm25", "qext_plm", "qext_self"),
-    *("tqgen_topic", "tqgen_title", "tqgen_absum", "tqgen_exsum", "qgen_d2q", "paq"),
-)
-# Its mixtures (recipes/augtriever.py): Hybrid-TQGen and Hybrid-All.
-_TQGEN = ("tqgen_topic", "tqgen_title", "tqgen_absum", "tqgen_exsum")
-MIXTURES: dict[str, dict[str, float]] = {
-    "hybrid_tqgen": {"random_crop": 0.2, **dict.fromkeys(_TQGEN, 0.2)},
-    "hybrid_all": {
-        "random_crop": 0.2,
-        "qext_plm": 0.1,
-        "doc_title": 0.14,
-        **dict.fromkeys(_TQGEN, 0.14),
-    },
-}
-
-_places: dict[str, tuple[str, Mapping[str, Any]]] = {}
+_places: dict[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {}
 
 
-def use(folder: str, *names: str, settings: Mapping[str, Any] | None = None) -> None:
-    """Says where the examples of these tasks lie (of all, if none is named), and their settings."""
+def use(folder: str, *names: str, settings: Mapping[str, Any] | None = None, **order: Any) -> None:
+    """Says where the examples of these tasks lie (of all, if none is named), their settings, and
+    their order, as `register` takes it."""
     known = [name for name in seqio.TaskRegistry.names() if name.startswith(PREFIX)]
     for name in names:
         if name not in known:
             raise UserError(f"{name!r} is not a task of ours; {nearest(name, known)}")
     for name in names or known:
-        _places[name] = folder, settings or {}
+        _places[name] = folder, settings or {}, order
 
 
 def register(
@@ -93,8 +77,12 @@ def register(
     settings: Mapping[str, Any] | None = None,
     crop: str = "",
     name: str = "",
+    **order: Any,
 ) -> str:
-    """Registers a Task for an examples artefact, or a Mixture for several; returns its name."""
+    """Registers a Task for an examples artefact, or a Mixture for several; returns its name.
+
+    `order` is the loader's, where batches matter: batch_size, remainder, separate_documents.
+    """
     if not isinstance(parts, Part | str):
         name = name or PREFIX + "mixture"
         rates = {}
@@ -102,7 +90,7 @@ def register(
             rates[register(part, crop=crop, name=f"{name}_{number:03d}")] = part.weight
         return _add_mixture(name, rates)
     part = parts if isinstance(parts, Part) else Part(parts, kind, settings or {})
-    of, made = _made(part, crop)
+    of, made = _made(part, crop, **order)
     name = name or PREFIX + of
     _forget(name)
     seqio.TaskRegistry.add(name, shuffle_buffer_size=None, **made, **_judging(of))
@@ -115,16 +103,27 @@ def _add_mixture(name: str, rates: Mapping[str, float]) -> str:
     return name
 
 
-def _made(part: Part, crop: str = "") -> tuple[str, dict[str, Any]]:
-    """The kind of these examples, and a task's source, preprocessors and features."""
+def _made(
+    part: Part, crop: str = "", *, first: int = 0, batch_size: int = 1, **order: Any
+) -> tuple[str, dict[str, Any]]:
+    """The kind of these examples, and a task's source (from position `first` of the run on),
+    preprocessors and features."""
     source = part.opened()
     featurizer = make_featurizer(source, part.kind, part.settings, crop=crop)
+
+    @functools.lru_cache(maxsize=1)
+    def plan(seed: int, shuffle: bool) -> Plan:
+        how = {"remainder": "wrap", **order}
+        return plan_of([source], batch_size, seed=seed, shuffle=shuffle, **how)
+
     words: Any = seqio.PassThroughVocabulary(source.info["vocab_size"])
     if isinstance(source, Examples):
         words = vocabulary(source.tokenizer_folder)
     return featurizer.kind.name, {
-        "source": Slots(source.count),
-        "preprocessors": [functools.partial(pair_up, source=source, part=part, crop=crop)],
+        "source": Positions(plan(0, True).examples_per_epoch),
+        "preprocessors": [
+            functools.partial(pair_up, source=source, part=part, crop=crop, plan=plan, first=first)
+        ],
         "output_features": output_features(featurizer, words),
     }
 
@@ -154,15 +153,16 @@ class LateTask(_Task):
             return self._output_features
 
     def _found(self) -> dict[str, Any]:
-        folder, settings = _places.get(self.name, (os.environ.get(EXAMPLES, ""), {}))
+        folder, settings, order = _places.get(self.name, (os.environ.get(EXAMPLES, ""), {}, {}))
         if not folder:
             raise UserError(f"{self.name} needs examples; set {EXAMPLES}=FOLDER, or use(FOLDER)")
-        return _known(folder, self.kind, json.dumps({**self.settings, **settings}, sort_keys=True))
+        return _known(folder, self.kind, json.dumps([{**self.settings, **settings}, order]))
 
 
 @functools.lru_cache(maxsize=64)
-def _known(folder: str, kind: str, settings: str) -> dict[str, Any]:
-    return _made(Part(folder, kind, json.loads(settings)))[1]
+def _known(folder: str, kind: str, how: str) -> dict[str, Any]:
+    settings, order = json.loads(how)
+    return _made(Part(folder, kind, settings), **order)[1]
 
 
 class HuggingFaceVocabulary(_Vocabulary):
@@ -238,7 +238,7 @@ def agreement(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, f
     return {"exact_match": float(exact), "f1": float(f1s)}
 
 
-class Slots(_DataSource):
+class Positions(_DataSource):
     """A source of positions in the epoch, which seqio shards and repeats before `pair_up`."""
 
     def __init__(self, count: int):
@@ -268,7 +268,14 @@ class Slots(_DataSource):
 
 
 def pair_up(
-    dataset: Any, sequence_length: Mapping[str, int] | None, *, source: Any, part: Part, crop: str
+    dataset: Any,
+    sequence_length: Mapping[str, int] | None,
+    *,
+    source: Source,
+    part: Part,
+    crop: str,
+    plan: Callable[[int, bool], Plan],
+    first: int,
 ) -> Any:
     """Positions into examples: seqio repeats before this step, so epochs can be counted here."""
     padded = make_featurizer(source, part.kind, part.settings, crop=crop).lengths
@@ -282,15 +289,11 @@ def pair_up(
     spec = featurizer.spec(1)
 
     def pairs(serial, place, here, seed, shuffle):
-        epoch = serial // here
-        number = 0 if seed[0] < 0 else int(seed[0])
-        index = permute(place, source.count, number, epoch) if shuffle[0] else place
-        rng = ExampleRng()
-        examples = [
-            featurizer.example(record, rng.seek(number, e, i))
-            for record, e, i in zip(source.read(index), epoch.tolist(), index.tolist(), strict=True)
-        ]
-        batch = featurizer.batch(examples)
+        number = max(0, int(seed[0]))
+        order = plan(number, bool(shuffle[0]))
+        slots = order.slots(place + serial // here * order.examples_per_epoch)
+        make = Batches([source], [featurizer], order, seed=number, rows=(0, 1))
+        batch = featurizer.batch(make.examples(slots))
         return [batch[name] for name in spec]
 
     def call(serial: Any, slot: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +310,7 @@ def pair_up(
                 example[name] = example[name][: example[f"{feature.like or name}_length"]]
         return {n: v for n, v in example.items() if not n.endswith("_length") or v.shape.rank}
 
-    dataset = dataset.enumerate().batch(_TOGETHER).map(call)
+    dataset = dataset.enumerate().skip(first).batch(_TOGETHER).map(call)
     return dataset.unbatch().map(trimmed)
 
 
@@ -331,26 +334,36 @@ def through_seqio(loader: Loader, start: int, stop: int | None) -> Generator[Bat
 
     It shows that the tasks are what we train on; the loader's own feed is faster.
     """
-    featurizer, size, plan = loader.featurizers[0], loader.batch_size, loader.plan
-    name = register(
-        loader.parts[0] if len(loader.parts) == 1 else loader.parts,
-        crop=featurizer.form.crop,
-        name=f"{PREFIX}feed_{loader.identity[:16]}",
-    )
+    featurizer, size = loader.featurizers[0], loader.batch_size
+    name, crop = f"{PREFIX}feed_{loader.identity[:16]}", featurizer.form.crop
+    mixed, first = len(loader.parts) > 1, start * size
+    if mixed:
+        register(loader.parts, crop=crop, name=name)
+    else:
+        register(loader.parts[0], crop=crop, name=name, first=first, **loader.order)
     dataset = seqio.get_mixture_or_task(name).get_dataset(
         featurizer.lengths, split="train", shuffle=loader.shuffle, seed=loader.seed, num_epochs=None
     )
-    # Where an epoch's last examples fill no batch, they are read and left out.
-    count = plan.count if isinstance(plan, Straight) else 1
-    used = plan.examples_per_epoch if isinstance(plan, Straight) else 1
-    epoch, place = divmod(start * size, used)
-    first = epoch * count + place
-    numbered = zip(itertools.count(first), dataset.skip(first).as_numpy_iterator(), strict=False)
-    examples = (example for number, example in numbered if number % count < used)
+    examples = iter((dataset.skip(first) if mixed else dataset).as_numpy_iterator())
     own = slice(*loader.here)
     for _ in itertools.count(start) if stop is None else range(start, stop):
         batch = list(itertools.islice(examples, size))
         yield featurizer.batch([_unpadded(example, featurizer) for example in batch[own]])
+
+
+def dumped(folder: str, count: int) -> str:
+    """The first examples of a folder's task as text, in seqio's order for the seed 0."""
+    task = seqio.get_mixture_or_task(register(folder))
+    lines = [f"{task.name}: {task.num_input_examples('train'):,} examples a pass"]
+    dataset = task.get_dataset(None, shuffle=True, seed=0).take(count)
+    for example in dataset.as_numpy_iterator():
+        for name, feature in task.output_features.items():
+            value = example[name]
+            numbers = name.endswith(("_length", "_types")) or feature.dtype.is_floating
+            rows = value.reshape(-1, value.shape[-1] if value.ndim else 1).tolist()
+            texts = rows if numbers or not value.ndim else map(feature.vocabulary.decode, rows)
+            lines.append(f"  {name} {value.shape}: {' | '.join(map(str, texts))}")
+    return "\n".join(lines)
 
 
 def _unpadded(example: Mapping[str, np.ndarray], featurizer: Featurizer) -> dict[str, Any]:
@@ -380,15 +393,17 @@ def _forget(name: str) -> None:
 
 def _register_all() -> None:
     declared: dict[str, tuple[str, dict[str, Any]]] = {kind: (kind, {}) for kind in KINDS}
-    for strategy in STRATEGIES:
-        settings = {"strategies": {strategy: 1.0}}
-        declared[f"augtriever_{strategy}"] = "augtriever", settings
+    for strategy, shares in STRATEGIES.items():
+        whole = {"strategies": shares}
+        declared[f"augtriever_{strategy}"] = "augtriever", whole
+        declared[f"augtriever_{strategy}_half"] = "augtriever", {**whole, "random_crop_share": 0.5}
     for name, (kind, settings) in declared.items():
         _forget(PREFIX + name)
         seqio.TaskRegistry.add_provider(PREFIX + name, LateTask(PREFIX + name, kind, settings))
-    for name, rates in MIXTURES.items():
-        named = {f"{PREFIX}augtriever_{strategy}": rate for strategy, rate in rates.items()}
-        _add_mixture(f"{PREFIX}augtriever_{name}", named)
+    for name, shares in STRATEGIES.items():
+        if len(shares) > 1:
+            named = {f"{PREFIX}augtriever_{strategy}": rate for strategy, rate in shares.items()}
+            _add_mixture(f"{PREFIX}augtriever_{name}_mixture", named)
 
 
 _register_all()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from qac_jax.data.kinds.augtriever import STRATEGIES, TOPICS, TQGEN
 from qac_jax.evaluation import benchmarks
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
@@ -24,31 +25,7 @@ from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 
 
-TOPICS = ("topic", "title", "absum", "exsum")
-_TQGEN = {f"tqgen_{name}": {f"tqgen_{name}": 1.0} for name in TOPICS}
-_HYBRID = {"random_crop": 0.2, **{f"tqgen_{name}": 0.2 for name in TOPICS}}
-# What a text's query is, with what share of the texts:
-STRATEGIES: dict[str, dict[str, float]] = {
-    "random_crop": {"random_crop": 1.0},  # another crop of it (the baseline, as in Contriever)
-    "qext_self": {"qext_self": 1.0},  # of 16 spans the one that the encoder scores highest, anew
-    "qext_bm25": {"qext_bm25": 1.0},  # its span with the highest BM25 score
-    "qext_plm": {"qext_plm": 1.0},  # its likeliest span under a T5 that reads the text
-    "doc_title": {"doc_title": 1.0},  # its title, or its first line
-    "doc_anchor": {"doc_anchor": 1.0},  # up to three of its link labels or emphasised phrases
-    **_TQGEN,  # what T0-3B, which was not trained on queries, answers to a prompt
-    "qgen_d2q": {"qgen_d2q": 1.0},  # a question of doc2query, trained on judged questions
-    "paq": {"paq": 1.0},  # a published question of PAQ (Lewis et al., 2021), for DPR's passages
-    "hybrid_tqgen": _HYBRID,
-    "hybrid_tqgen_plus": _HYBRID,  # trained twice as long on batches of 2,048
-    # The paper; the released script's shares do not sum to one.
-    "hybrid_all": {
-        "random_crop": 0.2,
-        "qext_plm": 0.1,
-        "doc_title": 0.14,
-        **{f"tqgen_{name}": 0.14 for name in TOPICS},
-    },
-}
-WRITTEN = (*_TQGEN, "qgen_d2q", "hybrid_tqgen", "hybrid_tqgen_plus", "hybrid_all")
+WRITTEN = (*TQGEN, "qgen_d2q", "hybrid_tqgen", "hybrid_tqgen_plus", "hybrid_all")
 T0 = "data:T0_3B"
 INBATCH, MOCO = "objectives/augtriever.gin", "objectives/augtriever_moco.gin"
 
@@ -595,7 +572,7 @@ def augtriever_small_grid() -> Grid:
 
     Set: --data_dir, see augtriever_small.
     """
-    names = ("qext_self", "qext_bm25", "doc_title", "doc_anchor", *_TQGEN)
+    names = ("qext_self", "qext_bm25", "doc_title", "doc_anchor", *TQGEN)
     alone: dict[str, dict[str, Any]] = {name: {"strategy": name} for name in names}
     alone["qext_plm"] = {"strategy": "hybrid_all", "weights": {"qext_plm": 1.0}}
     alone["qgen"] = {"strategy": "qgen_d2q"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qac_jax.artifacts import Writer, arrays
+from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.data import examples, judged, shards
 from qac_jax.data.form import form_of
 from qac_jax.data.judged import Judged
@@ -54,6 +54,9 @@ class Tokenize(Stage):
     tokenizer: Ref = input("tokenizer's name or folder", TOKENIZER, default="wordpiece-16k")
     skip_bad: int = skip_bad_option()
     like: Ref = model_input("read titles and prompts as this retriever does", default="")
+    dump_seqio: int = option(
+        0, "show the first N examples of the seqio task", at_least=0, affects_result=False
+    )
     shards: int = option(0, "number of output files (0: by the number of records)", at_least=0)
     texts: Texts = part(Texts)
     selection: PassageSelection = part(PassageSelection)
@@ -109,6 +112,13 @@ class Tokenize(Stage):
         if reading := kind.how_to_read(building):
             out.info["reading"] = reading
         bad.report(out, "tokenize")
+
+    def summary(self, artifact: Artifact) -> str:
+        if not self.dump_seqio:
+            return ""
+        from qac_jax.data import tasks  # which imports TensorFlow
+
+        return tasks.dumped(os.fspath(artifact.path), self.dump_seqio)
 
     def _building(self, inputs: Inputs | None = None) -> Building:
         """The settings that determine what is stored; title=auto becomes the kind's default."""

@@ -174,7 +174,8 @@ def test_starts_from_an_artefact_and_from_a_folder(
 def test_fed_by_seqio(examples: Path, trained: Path, tmp_path: Path) -> None:
     """The same parameters to the last bit, also when seqio continues what the loader began."""
     whole, half = tmp_path / "whole", tmp_path / "half"
-    code, said = finish(launch(examples, whole, "--steps", 6, "--feed", "seqio"))
+    fed = launch(examples, whole, "--steps", 6, "--gin_file", "overlays/seqio.gin")
+    code, said = finish(fed)
     assert code == 0, said
     assert artifacts.load(whole).identity == artifacts.load(trained).identity
     begun = launch(examples, half, "--steps", 6)

@@ -1,5 +1,6 @@
 """For every kind: the seqio task and the loader give the same examples in the same order."""
 
+import dataclasses
 import itertools
 import re
 import subprocess
@@ -12,13 +13,16 @@ import numpy as np
 import pytest
 import tokenizers
 import toy_examples
+import toy_recipes
 from toy_examples import SETTINGS
 
+from qac_jax import artifacts
 from qac_jax.data import tasks
 from qac_jax.data.kinds import KINDS
+from qac_jax.data.kinds.augtriever import STRATEGIES
 from qac_jax.data.loader import Loader, Part
 from qac_jax.errors import UserError
-from qac_jax.recipes import augtriever
+from qac_jax.stages.tokenize import Tokenize
 
 
 with warnings.catch_warnings():
@@ -35,6 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seqio")
     for kind in KINDS:
         toy_examples.tokenized(folder, kind)
+    drawn = {name for shares in STRATEGIES.values() for name in shares}
+    toy_examples.of_strategies(folder, sorted(drawn - {"random_crop", "qext_self"}))
     return folder
 
 
@@ -113,17 +119,16 @@ def test_vocabulary_is_hugging_face(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, remainder, host",
+    "kind, more",
     [
-        ("passage_query", "drop", (0, 1)),
-        ("passage_query", "drop", (1, 2)),
-        ("triples", "wrap", (0, 1)),
-        ("groups", "drop", (0, 1)),
+        ("passage_query", {}),
+        ("passage_query", {"host": (1, 2)}),
+        ("passage_query", {"separate_documents": True}),
+        ("triples", {"remainder": "wrap"}),
+        ("groups", {}),
     ],
 )
-def test_batches_of_either_feed(
-    folder: Path, kind: str, remainder: str, host: tuple[int, int]
-) -> None:
+def test_batches_of_either_feed(folder: Path, kind: str, more: dict[str, Any]) -> None:
     """Over the ends of epochs, and from the middle of one."""
 
     def loader(feed: str, step: int) -> Loader:
@@ -133,9 +138,8 @@ def test_batches_of_either_feed(
             settings=SETTINGS.get(kind, {}),
             lengths=limits(kind),
             seed=3,
-            remainder=remainder,
-            host=host,
             feed=feed,
+            **more,
         )
         made.restore({"step": step, "identity": made.identity})
         return made
@@ -152,10 +156,8 @@ def test_batches_of_either_feed(
 
 
 def test_what_seqio_cannot_feed(folder: Path) -> None:
-    examples = str(folder / "examples_mlm")
-    for more in ({"separate_documents": True}, {"workers": 1}):
-        with pytest.raises(UserError, match="feed 'seqio' cannot keep"):
-            Loader(examples, batch_size=2, feed="seqio", **more)
+    with pytest.raises(UserError, match="leave out --workers"):
+        Loader(str(folder / "examples_mlm"), batch_size=2, feed="seqio", workers=1)
 
 
 @pytest.fixture
@@ -186,23 +188,61 @@ def test_tasks_by_name(folder: Path, places: None, monkeypatch: pytest.MonkeyPat
 
 
 def test_strategies_of_augtriever_with_their_rates(folder: Path, places: None) -> None:
-    """As one mixture by name, and as a mixture of the loader."""
-    for name, rates in tasks.MIXTURES.items():
-        assert augtriever.STRATEGIES[name] == rates, name
-    rates = tasks.MIXTURES["hybrid_all"]
+    """As one task by name, as the recipe draws them, and as a mixture of tasks."""
+    shares = STRATEGIES["hybrid_all"]
     examples = str(folder / "examples_strategies")
-    toy_examples.of_strategies(folder, tuple(rates))
     tasks.use(examples)
-    lengths = {"passage": 24, "context": 12}
-    dataset = seqio.get_mixture_or_task("qac_augtriever_hybrid_all").get_dataset(
-        lengths, shuffle=True, seed=3, num_epochs=None
-    )
+
+    def same_as_loader(name: str, parts: Any, **how: Any) -> None:
+        lengths = {"passage": 24, "context": 12}
+        task = seqio.get_mixture_or_task(f"qac_augtriever_{name}")
+        dataset = task.get_dataset(lengths, shuffle=True, seed=3, num_epochs=None)
+        with Loader(parts, batch_size=16, lengths=lengths, seed=3, **how) as loader:
+            assert_first_same(loader, dataset)
+
+    wrapped: dict[str, Any] = {"remainder": "wrap"}
+    same_as_loader("hybrid_all", examples, settings={"strategies": shares}, **wrapped)
+    half = {"strategies": STRATEGIES["qext_plm"], "random_crop_share": 0.5}
+    same_as_loader("qext_plm_half", examples, settings=half, **wrapped)
     parts = [
         Part(examples, settings={"strategies": {name: 1.0}}, weight=rate)
-        for name, rate in sorted(rates.items())  # seqio sorts the tasks of a mixture
+        for name, rate in sorted(shares.items())  # seqio sorts the tasks of a mixture
     ]
-    with Loader(parts, batch_size=16, lengths=lengths, seed=3) as loader:
-        assert_first_same(loader, dataset)
+    same_as_loader("hybrid_all_mixture", parts)
+
+
+RECIPES = [
+    *(("msmarco_qac_cotmae", more) for more in ((), ("overlays/passage_pairs.gin",))),
+    *(("msmarco_qac_cocondenser", (f"overlays/{n}.gin",)) for n in ("two_spans", "mixed")),
+    ("msmarco_qac_cocondenser", ("QUERIES=2", "overlays/released.gin")),
+    *(("augtriever_wiki", (f"STRATEGY={name}",)) for name in STRATEGIES),
+    ("augtriever_cc", ("STRATEGY=qext_bm25", "LOSS=moco")),
+    ("augtriever_adaptation", ()),
+]
+
+
+@pytest.mark.parametrize("name, more", RECIPES)
+def test_recipes_are_fed_alike(folder: Path, name: str, more: tuple[str, ...]) -> None:
+    """Query-as-context pre-training's and AugTriever's, by every strategy: drawn queries, separate
+    documents, half crops, hybrids."""
+    encoder = toy_recipes.stages(name, "overlays/seqio.gin", *more)["encoder"]
+    reading = encoder.reading
+    assert reading.feed == "seqio"
+    kind = "strategies" if reading.kind == "augtriever" else reading.kind
+    loaders = [
+        Loader(
+            str(folder / f"examples_{kind}"),
+            reading=dataclasses.replace(reading, feed=feed),
+            batch_size=16,
+            seed=5,
+        )
+        for feed in ("grain", "seqio")
+    ]
+    with loaders[0] as grain, loaders[1] as fed:
+        for one, other in itertools.islice(zip(grain, fed, strict=True), FIRST // 16):
+            assert one.keys() == other.keys()
+            for key, array in one.items():
+                np.testing.assert_array_equal(array, other[key], err_msg=key)
 
 
 @pytest.mark.slow
@@ -219,6 +259,26 @@ def test_the_page_about_it(folder: Path, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "['context', 'passage']"
     for name in re.findall(r"`(qac_[a-z_]+)`", page):
         assert seqio.get_mixture_or_task(name), name
+    (command,) = re.findall(r"`(QAC_EXAMPLES=.*?)`", page, re.S)
+    command = " ".join(command.split()).replace("python", sys.executable, 1)
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, input="\n\nc\n", capture_output=True, text=True
+    )
+    shown = done.stdout.partition("* Split: train *")[2]
+    assert "'context':" in shown and "'passage':" in shown, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("kind", ["passage_query", "groups"])
+def test_first_examples_as_text(folder: Path, kind: str) -> None:
+    examples = str(folder / f"examples_{kind}")
+    shown = Tokenize(dump_seqio=2).summary(artifacts.load(examples))
+    with Loader(examples, batch_size=1, remainder="wrap") as loader:
+        first = next(loader)
+    words = tasks.vocabulary(str(folder / "tokenizer"))
+    name = "passage" if kind == "passage_query" else "passages"
+    ids, length = (np.atleast_2d(first[n][0])[0] for n in (name, f"{name}_length"))
+    assert shown.startswith(f"qac_{kind}: ") and shown.count(f"  {name} (") == 2
+    assert words.decode(ids[: length[0]].tolist()) in shown
 
 
 @pytest.mark.slow

@@ -35,6 +35,31 @@ if TYPE_CHECKING:
     from qac_jax.text.tokenizers import Tokenizer
 
 
+TOPICS = ("topic", "title", "absum", "exsum")
+TQGEN = {f"tqgen_{name}": {f"tqgen_{name}": 1.0} for name in TOPICS}
+_HYBRID = {"random_crop": 0.2, **{f"tqgen_{name}": 0.2 for name in TOPICS}}
+# What a text's query is, with what share of the texts:
+STRATEGIES: dict[str, dict[str, float]] = {
+    "random_crop": {"random_crop": 1.0},  # another crop of it (the baseline, as in Contriever)
+    "qext_self": {"qext_self": 1.0},  # of 16 spans the one that the encoder scores highest, anew
+    "qext_bm25": {"qext_bm25": 1.0},  # its span with the highest BM25 score
+    "qext_plm": {"qext_plm": 1.0},  # its likeliest span under a T5 that reads the text
+    "doc_title": {"doc_title": 1.0},  # its title, or its first line
+    "doc_anchor": {"doc_anchor": 1.0},  # up to three of its link labels or emphasised phrases
+    **TQGEN,  # what T0-3B, which was not trained on queries, answers to a prompt
+    "qgen_d2q": {"qgen_d2q": 1.0},  # a question of doc2query, trained on judged questions
+    "paq": {"paq": 1.0},  # a published question of PAQ (Lewis et al., 2021), for DPR's passages
+    "hybrid_tqgen": _HYBRID,
+    "hybrid_tqgen_plus": _HYBRID,  # trained twice as long on batches of 2,048
+    # The paper; the released script's shares do not sum to one.
+    "hybrid_all": {
+        "random_crop": 0.2,
+        "qext_plm": 0.1,
+        "doc_title": 0.14,
+        **{f"tqgen_{name}": 0.14 for name in TOPICS},
+    },
+}
+
 # Strategies without stored texts: another crop, and spans from which the encoder in training
 # chooses one.
 RANDOM_CROP, QEXT_SELF = "random_crop", "qext_self"
