@@ -20,16 +20,25 @@ import jax
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError, nearest
-from qac_jax.hub import backbones, names, parameters, sentence_transformers, shared_encoder, weights
+from qac_jax.hub import (
+    backbones,
+    names,
+    parameters,
+    sentence_transformers,
+    shared_encoder,
+    t5x,
+    weights,
+)
 from qac_jax.hub.backbones import DEFAULT, Loaded, Options
 from qac_jax.hub.head_files import FILE, save_heads
 from qac_jax.hub.head_files import load_heads as load_heads
 from qac_jax.hub.names import TOKENIZER_FILES
 from qac_jax.models import backbone
 from qac_jax.models.backbone import Backbone
-from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig
+from qac_jax.models.encoders import SIDES, CrossEncoder, DualEncoder, DualEncoderConfig, backbone_of
 from qac_jax.models.heads import POOLINGS
 from qac_jax.models.layers import Runtime
+from qac_jax.models.t5 import T5
 from qac_jax.text.tokenizers import lowercases
 
 
@@ -45,8 +54,9 @@ def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAUL
     """(module, variables) of a folder, by what its files say.
 
     An encoder (BERT, ERNIE, Contriever …) gives a Backbone, a sequence classifier a CrossEncoder,
-    a T5 a T5, an artefact of ours what was trained, a sentence-transformers or DPR folder a
-    DualEncoder, as do two of them in `query` and `passage`. Heads beside an encoder: `load_heads`.
+    a T5 (T5X's checkpoint, too) a T5, an artefact of ours what was trained, a sentence-transformers
+    or DPR folder a DualEncoder, as do two of them in `query` and `passage`. Heads beside it:
+    `load_heads`.
     With `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT without that part gets a new one.
     """
     folder = names.folder(place)
@@ -59,6 +69,8 @@ def _load(folder: Path, options: Options) -> Loaded:
         artifact = artifacts.load(folder, (parameters.KIND, EXPORTED))
         if artifact.kind == parameters.KIND:
             return parameters.load(artifact, options.runtime)
+    if t5x.is_folder(folder):
+        return t5x.load(folder, options)
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.load(folder, options)
     if all((folder / side).is_dir() for side in SIDES):
@@ -100,17 +112,19 @@ def load_dual_encoder(
 def as_dual_encoder(
     loaded: Loaded, place: Place, pooling: str | None = None, normalize: bool | None = None
 ) -> Loaded:
-    """A loaded encoder as a DualEncoder; `place` is only spoken of."""
+    """A loaded encoder, or that of a T5, as a DualEncoder; `place` is only spoken of."""
     module, variables = loaded
-    if isinstance(module, Backbone):
+    if isinstance(module, Backbone | T5):
         if pooling is None:
             raise UserError(
                 f"{place} does not say how it makes a vector of a text; give --pooling mean, or "
                 f"another of {', '.join(POOLINGS)}; for a verb without --pooling, "
                 f"`qac export --model {place} --pooling mean --out DIR` makes a folder that says it"
             )
-        config = DualEncoderConfig(module.config, pooling=pooling, normalize=bool(normalize))
-        params = {"encoder": {"backbone": variables["params"]}}
+        inside = backbone_of(module, variables["params"])
+        assert inside is not None
+        config = DualEncoderConfig(inside[0], pooling=pooling, normalize=bool(normalize))
+        params = {"encoder": {"backbone": inside[1]}}
         return DualEncoder(config, module.runtime), {"params": params}
     if not isinstance(module, DualEncoder):
         raise UserError(f"{place} is a {type(module).__name__}, not an encoder of texts")

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from qac_jax.errors import UserError, nearest
-from qac_jax.models import layers
+from qac_jax.models import layers, t5
 from qac_jax.models.backbone import Backbone, BackboneConfig, BackboneOutput, example_texts
 from qac_jax.models.heads import POOLINGS, pool, windows
 from qac_jax.models.layers import Array, Dense, Runtime, activation, shard, statistics_dtype
+from qac_jax.models.t5 import T5
 from qac_jax.models.transformer import OUTPUT_SITE
 
 
@@ -94,6 +95,8 @@ def backbone_of(module: nn.Module, params: Any) -> tuple[BackboneConfig, Any] | 
         return module.config, params
     if isinstance(module, CrossEncoder):
         return module.config, params["backbone"]
+    if isinstance(module, T5):
+        return t5.encoder_of(module.config, params)
     if isinstance(module, DualEncoder):
         tower = params["encoder" if module.config.tied else "passage"]
         return module.config.backbone, tower["backbone"]

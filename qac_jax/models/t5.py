@@ -383,6 +383,14 @@ class T5EncoderConfig(BackboneConfig):
 _OWN = {"norm/scale": "stack_norm/scale", "relative_bias/embedding": "stack_bias/embedding"}
 
 
+def encoder_of(config: T5Config, params: Mapping[str, Any]) -> tuple[T5EncoderConfig, Any]:
+    """A T5's encoder by itself, and its parameters."""
+    known = {ours: getattr(config, field) for ours, field in _FIELDS.items()}
+    own = params["encoder"]
+    stack = {"stack_bias": own["relative_bias"], "stack_norm": own["norm"], "layers": own["layers"]}
+    return T5EncoderConfig(**known), {"embeddings": {"word": params["shared"]}, "layers": stack}
+
+
 class T5Layers(nn.Module):
     """Layers of a T5's encoder, the scores of distances that they share, and the norm after."""
 

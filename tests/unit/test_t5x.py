@@ -1,0 +1,113 @@
+"""T5X's checkpoints as generators and encoders, from folders in its two layouts."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorstore
+import toy_generation
+from flax import serialization, traverse_util
+
+from qac_jax.errors import UserError
+from qac_jax.hub import backbones, huggingface
+from qac_jax.inference.encoder import Encoder
+from qac_jax.inference.generator import Generator, Request
+from qac_jax.inference.settings import EncoderOptions
+from qac_jax.models.decoding.settings import Decoding
+from qac_jax.models.t5 import T5, T5Config, T5EncoderConfig
+
+
+INNER = {"output": "out", "gate": "wi_0", "down": "wo"}
+
+
+def names_of_t5x(params: Any, gated: bool) -> dict[str, np.ndarray]:
+    """The parameters as T5X's minimal T5 names them (t5x/examples/t5/network.py)."""
+    found = {"token_embedder.embedding": params["shared"]["embedding"]}
+    if "lm_head" in params:
+        found["decoder.logits_dense.kernel"] = params["lm_head"]["embedding"].T
+    inner = INNER | {"up": "wi_1" if gated else "wi"}
+    for stack in ("encoder", "decoder"):
+        own = "self_attention" if stack == "decoder" else "attention"
+        found[f"{stack}.relpos_bias.rel_embedding"] = params[stack]["relative_bias"]["embedding"].T
+        found[f"{stack}.{stack}_norm.scale"] = params[stack]["norm"]["scale"]
+        parts = {"attention": own, "cross_attention": "encoder_decoder_attention", "mlp": "mlp"}
+        norms = {"cross_attention_norm": "pre_cross_attention_layer_norm"}
+        norms |= {"attention_norm": f"pre_{own}_layer_norm", "mlp_norm": "pre_mlp_layer_norm"}
+        for number, layer in params[stack]["layers"].items():
+            for name, part in layer.items():
+                place = f"{stack}.layers_{number}"
+                if name in norms:
+                    found[f"{place}.{norms[name]}.scale"] = part["scale"]
+                    continue
+                for key, of in part.items():
+                    found[f"{place}.{parts[name]}.{inner.get(key, key)}.kernel"] = of["kernel"]
+    return {name: np.asarray(array) for name, array in found.items()}
+
+
+def write(folder: Path, arrays: dict[str, np.ndarray], layout: str) -> Path:
+    """A checkpoint as T5X's Checkpointer writes it: arrays in the msgpack, or in TensorStore."""
+    target: dict[str, Any] = dict(arrays)
+    if layout == "zarr":
+        for name, array in arrays.items():
+            spec = {
+                "driver": "zarr",
+                "dtype": array.dtype.name,
+                "kvstore": {"driver": "file", "path": f"target.{name}"},
+                "metadata": {"shape": list(array.shape), "compressor": {"id": "gzip"}},
+            }
+            target[name] = spec
+            kept = {"driver": "file", "path": str(folder / f"target.{name}")}
+            opened = tensorstore.open({**spec, "kvstore": kept}, create=True).result()
+            opened.write(array).result()
+    folder.mkdir(exist_ok=True)
+    tree = traverse_util.unflatten_dict(target, sep=".")
+    state = {"version": 3, "optimizer": {"target": tree, "state": {"step": 1000}}}
+    (folder / "checkpoint").write_bytes(serialization.to_bytes(state))
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["msgpack", "zarr"])
+def test_generates_and_encodes_like_the_same_model(layout: str, tmp_path: Path) -> None:
+    _, params = toy_generation.model()
+    ours = toy_generation.save_generator(tmp_path / "ours")
+    theirs = write(tmp_path / "checkpoint_1000", names_of_t5x(params, False), layout)
+    for file in ("tokenizer.json", "config.json"):  # which has this T5's own [CLS] and distances
+        (theirs / file).write_bytes((ours / file).read_bytes())
+    folders = (ours, theirs)
+    (module, loaded), (same, variables) = map(huggingface.load, folders)
+    assert module == same
+    jax.tree.map(np.testing.assert_array_equal, loaded, variables)
+    asked = [Request("a", "copper is a metal"), Request("b", "how do plants grow")]
+    writers = [Generator.load(folder, Decoding(max_tokens=6)) for folder in folders]
+    assert writers[0].generate(asked) == writers[1].generate(asked)
+    texts = [request.text for request in asked]
+    encoders = [Encoder.load(folder, EncoderOptions(pooling="mean")) for folder in folders]
+    assert isinstance(encoders[1].module.config.backbone, T5EncoderConfig)
+    first, second = (encoder.encode(texts) for encoder in encoders)
+    np.testing.assert_array_equal(first, second)
+    assert np.isfinite(first).all() and np.ptp(first) > 0
+
+
+def test_shape_follows_from_arrays(tmp_path: Path) -> None:
+    """A T5 v1.1 in bfloat16 without a config.json; and its encoder alone."""
+    shape: dict[str, Any] = {"vocab_size": 40, "d_model": 12, "d_kv": 4, "d_ff": 20}
+    shape |= {"num_layers": 2, "num_decoder_layers": 1, "num_heads": 3, "num_buckets": 16}
+    module = T5(T5Config(**shape, feed_forward="gated-gelu", tied=False, scaled=False))
+    params = backbones.new_parameters(module, 1)
+    arrays = names_of_t5x(params, True)
+    halved = {name: array.astype(ml_dtypes.bfloat16) for name, array in arrays.items()}
+    loaded, variables = huggingface.load(write(tmp_path / "whole", halved, "zarr"))
+    assert loaded == module
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(a.astype(ml_dtypes.bfloat16), b),
+        jax.tree.map(np.asarray, params),
+        variables["params"],
+    )
+    own = {name: array for name, array in arrays.items() if not name.startswith("decoder")}
+    alone, _ = huggingface.load(write(tmp_path / "encoder", own, "msgpack"))
+    assert isinstance(alone.config, T5EncoderConfig) and alone.config.num_layers == 2
+    with pytest.raises(UserError, match="not the checkpoint of a T5"):
+        huggingface.load(write(tmp_path / "other", {"cls.kernel": np.ones((2, 2))}, "msgpack"))
