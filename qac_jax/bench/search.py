@@ -83,12 +83,12 @@ class Search:
             wanted = index.Index(
                 vectors=str(made.path),
                 queries=str(queries.path),
-                target_recall=self.recall,
-                recall_at=self.k,
+                target_recall=(self.recall,),
+                recall_at=(self.k,),
                 **options,
             )
             found = Index(stage.execute(wanted, work / name, replace=True))
-            effort = found.artifact.info["effort"]
+            effort = found.artifact.info["tunings"][0]["effort"]
             settings[f"{name}_settings"] = f"{effort['leaves']} leaves, {effort['reorder']} reorder"
             sides[name] = found.search
         return settings, sides

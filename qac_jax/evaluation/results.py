@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from qac_jax.artifacts import Artifact, Writer
@@ -36,6 +36,12 @@ class Result:
 
     def values(self, measure: str) -> dict[str, float]:
         return {query: values[measure] for query, values in self.per_query.items()}
+
+    def lost(self, best: Result, queries: Iterable[str]) -> dict[str, float]:
+        """How much lower than the best its means are over those of these queries that count."""
+        both = [query for query in queries if query in self.per_query and query in best.per_query]
+        of = [(self.per_query[query], best.per_query[query]) for query in both]
+        return {m: sum(b[m] - own[m] for own, b in of) / len(of) for m in best.mean} if of else {}
 
     def hit_rates(self) -> dict[str, float]:
         """hit@k of a question set; means over relations if it has relations."""

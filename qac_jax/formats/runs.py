@@ -108,6 +108,10 @@ def stream_run(
             yield query, ranked(list(scores), list(scores.values()))
 
 
+# Beside the run of an approximate index: exact search of some of its queries.
+EXACT = "exact-sample.txt"
+
+
 def write_run(path: str | os.PathLike[str], run: Mapping[str, Ranking], tag: str = TAG) -> None:
     """Writes a whole file or none; the old one stays until the new one is complete."""
     path = os.fspath(path)

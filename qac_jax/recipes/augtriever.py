@@ -11,7 +11,7 @@ from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.queries import prompts
-from qac_jax.recipes.finetuning import EXACT, RATE, SMALL, Paper
+from qac_jax.recipes.finetuning import RATE, SMALL, Paper, scann
 from qac_jax.recipes.msmarco import BERT, DOC2QUERY
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate, EvaluateBeir, Suite
@@ -144,21 +144,22 @@ def judged(
     tables = []
     read = {"pooling": pooling, "max_length": 512}
     if beir:
-        of = {"bm25": bm25} if bm25 else {"encoder": encoder}
+        of = {"bm25": bm25} if bm25 else {"encoder": encoder, "method": "auto"}
         tables = [run(EvaluateBeir, "beir", beir="data:beir", title=title, **read, **of)]
     if not questions:
         return
     wikipedia = run(Prepare, "wikipedia", format="dpr", documents="data:psgs_w100.tsv", cut="none")
     if bm25:
-        index = run(Bm25, "index", passages=wikipedia)
+        searched = {"index": run(Bm25, "index", passages=wikipedia)}
     else:
         stored = {"passages": wikipedia, "encoder": encoder, "dtype": "float16"}
-        index = run(
-            Index, "index", vectors=run(Embed, "vectors", title="space", **stored, **read), **EXACT
-        )
+        vectors = run(Embed, "vectors", title="space", **stored, **read)
+        tuned = scann("data:questions/nq-test.csv", 100)
+        index = run(Index, "index", vectors=vectors, **tuned)
+        searched = {"index": index, "vectors": vectors}
     for name, file in QUESTIONS.items():
         asked = f"data:questions/{file}"
-        found = run(Search, f"{name}_run", index=index, queries=asked, k=100)
+        found = run(Search, f"{name}_run", queries=asked, k=100, **searched)
         rule = {"answers": "regex"} if name == "curatedtrec" else {}
         tables.append(run(Evaluate, name, passages=wikipedia, queries=asked, runs=found, **rule))
     run(Suite, "table", metrics=tables)
@@ -333,7 +334,8 @@ def _adapted(run: Any, p: Adaptation) -> None:
         steps=p.steps,
         bind=FURTHER,
     )
-    run(EvaluateBeir, "figures", beir=p.target, encoder=adapted, title="marked", max_length=512)
+    read = {"title": "marked", "max_length": 512}
+    run(EvaluateBeir, "figures", beir=p.target, encoder=adapted, method="auto", **read)
 
 
 @dataclasses.dataclass(frozen=True)

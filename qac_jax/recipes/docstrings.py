@@ -108,7 +108,7 @@ def docstrings(run: Run, p: Docstrings) -> None:
     )
     schedule = {"epochs": 0.0, "steps": p.fine_steps, "batch_size": 16, "log_every": 10}
     # The index that users search afterwards: ScaNN, tuned to this recall.
-    last = {"method": "scann", "target_recall": 0.99}
+    last = {"method": "scann", "target_recall": (0.99,)}
     how = Finetuning(p.n_passages, p.seed, (), MEANS, schedule, p.negatives_2, last=last)
     finetuning.two_rounds(run, task, encoder, how)
     words = run(Bm25, "bm25_expanded", passages=passages, expand=queries)

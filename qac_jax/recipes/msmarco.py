@@ -279,4 +279,4 @@ def _for_beir(run: Run, encoder: Ref, vocabulary: Ref, seed: int) -> None:
             "optimizers.Optimizer.warmup_steps": 1000,
         },
     )
-    run(EvaluateBeir, "beir", beir="data:beir", encoder=retriever)
+    run(EvaluateBeir, "beir", beir="data:beir", encoder=retriever, method="auto")

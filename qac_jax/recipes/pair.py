@@ -16,6 +16,7 @@ from qac_jax.recipes.finetuning import (
     SMALL,
     Paper,
     judged,
+    scann,
     searched,
 )
 from qac_jax.stages.analyse import Similarities
@@ -44,7 +45,9 @@ class Dpr(Paper):
     bert: str = "data:ernie-2.0-base-en"
 
 
-def _dpr(run: Run, p: Dpr, test: Ref, depth: int, epochs: float, **examples: Any) -> None:
+def _dpr(
+    run: Run, p: Dpr, train: Ref, test: Ref, depth: int, epochs: float, **examples: Any
+) -> None:
     """A dual encoder with one hard negative per query and in-batch negatives, and its run."""
     read = {"tokenizer": p.bert, "title": "separate", "keep": 30}
     encoder = run(
@@ -60,7 +63,9 @@ def _dpr(run: Run, p: Dpr, test: Ref, depth: int, epochs: float, **examples: Any
         batch_size=128,
         bind={"encoders.DualEncoderConfig.tied": False, "optimizers.Optimizer.weight_decay": 0.0},
     )
-    searched(run, "dpr_{}", encoder, "stage:passages", test, depth, index=EXACT)
+    # PAIR's candidates are the first 50 (on Natural Questions 100) of the same index.
+    found = scann(train, depth, mined=100 if depth > 100 else 0)
+    searched(run, "dpr_{}", encoder, "stage:passages", test, depth, index=found)
 
 
 def _dpr_msmarco(run: Run, p: Dpr) -> None:
@@ -69,7 +74,7 @@ def _dpr_msmarco(run: Run, p: Dpr) -> None:
     passages = run(Prepare, "passages", format="msmarco_passages", **documents)
     negatives = "data:qidpidtriples.train.full.2.tsv.gz"
     examples = {"passages": passages, **MARCO_TRAIN, "negatives": negatives}
-    _dpr(run, p, MARCO_TEST["queries"], 1000, 10.0, **examples)
+    _dpr(run, p, MARCO_TRAIN["queries"], MARCO_TEST["queries"], 1000, 10.0, **examples)
 
 
 def dpr_msmarco(run: Run, p: Dpr) -> None:
@@ -92,7 +97,7 @@ def _dpr_nq(run: Run, p: Dpr) -> dict[str, Ref]:
     passages = run(Prepare, "passages", format="dpr", **documents)
     words = run(Bm25, "bm25", passages=passages)
     run(Search, "bm25_run", index=words, queries=NQ_TEST, k=100)
-    _dpr(run, p, NQ_TEST, 100, 40.0, training=NQ_TRAIN, training_format="dpr")
+    _dpr(run, p, NQ_TRAIN, NQ_TEST, 100, 40.0, training=NQ_TRAIN, training_format="dpr")
     return {"queries": NQ_TEST, "passages": passages}
 
 
@@ -255,7 +260,8 @@ def pair_msmarco(run: Run, p: Pair) -> None:
     }
     questions = (asked, queries, unlabelled)
     pair = _labelled(run, p, teacher, questions, labels, p.bert, p.bert)
-    searched(run, "pair_{}", pair, "stage:passages", test, 1000, index=EXACT)
+    found = {"index": scann(asked, 1000)}
+    searched(run, "pair_{}", pair, "stage:passages", test, 1000, **found)
     run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run", **MARCO_JUDGED)
 
 
@@ -301,7 +307,8 @@ def pair_nq(run: Run, p: PairNq) -> None:
     questions = (NQ_TRAIN, queries, unlabelled)
     both = (bind, {**bind, "train.Schedule.batch_size": 512})
     pair = _labelled(run, p, teacher, questions, labels, p.bert, p.bert, bind=both)
-    searched(run, "pair_{}", pair, "stage:passages", NQ_TEST, 100, index=EXACT)
+    found = {"index": scann(NQ_TRAIN, 100)}
+    searched(run, "pair_{}", pair, "stage:passages", NQ_TEST, 100, **found)
     run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run,stage:bm25_run", **judging)
     run(
         Similarities, "figure_4", encoders="stage:pair", runs="stage:pair_run", **judging, at_most=0

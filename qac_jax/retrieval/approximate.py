@@ -16,7 +16,8 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,6 +110,11 @@ class Effort:
         return f"{leaves}{self.reorder} candidates"
 
 
+def nearest_k(tuned: Collection[int], k: int) -> int:
+    """Of the k that searches were tuned for, the one to search the top k with; 0: there is none."""
+    return min((each for each in tuned if each >= k), default=max(tuned, default=0))
+
+
 class Approximate(abc.ABC):
     """Searches the parts of an index; rows are numbered across the parts."""
 
@@ -120,10 +126,10 @@ class Approximate(abc.ABC):
         rows: Sequence[int],
         width: int,
         presets: Sequence[AnyPreset],
-        effort: Effort | None = None,
+        efforts: Mapping[int, Effort] = MappingProxyType({}),
     ):
         self.presets = presets
-        self.effort = effort  # None: not tuned
+        self.efforts = efforts  # by the k that each was tuned for
         self.width = width
         self._starts = [0, *np.cumsum(rows).tolist()]
         self._parts = []
@@ -165,7 +171,7 @@ class Approximate(abc.ABC):
         """As `Exact.search`: scores and rows of the approximate top k, row -1 for none."""
         check_width(queries, self.width)
         queries = np.ascontiguousarray(queries, np.float32)
-        effort = effort or self.effort
+        effort = effort or self.efforts.get(nearest_k(self.efforts, k))
         if effort is None:  # without tuning recall matters more than speed
             most = self.largest_effort(max(k, 100), _USUAL_SLACK * max(k, 100))
             leaves = min(most.leaves, max(most.leaves // 10, _FEW_LEAVES))
@@ -322,7 +328,7 @@ def opened(
     folder: epath.Path,
     width: int,
     parts: Mapping[str, Mapping[str, Any]],
-    effort: Effort | None = None,
+    efforts: Mapping[int, Effort] = MappingProxyType({}),
 ) -> Approximate:
     """One searcher over the parts in a folder, as an index's description holds them."""
     kind = Preset if method == SCANN else Lists
@@ -331,7 +337,7 @@ def opened(
         [part["rows"] for part in parts.values()],
         width,
         [kind(**part["preset"]) for part in parts.values()],
-        effort,
+        efforts,
     )
 
 

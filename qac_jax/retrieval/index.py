@@ -7,6 +7,7 @@ files are hard-linked where the file system allows it: no file is ever changed i
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import os
@@ -55,13 +56,13 @@ class Index(Searchable):
     def searcher(self) -> Exact | approximate.Approximate:
         if self.description["method"] == EXACT:
             return Exact(self.vectors)
-        effort = self.artifact.info.get("effort")
+        tuned = self.artifact.info.get("tunings", ())
         return approximate.opened(
             self.description["method"],
             self.artifact.path,
             self.description["dimension"],
             self.description["parts"],
-            approximate.Effort(**effort) if effort else None,
+            {each["k"]: approximate.Effort(**each["effort"]) for each in tuned},
         )
 
     @functools.cached_property
@@ -72,6 +73,12 @@ class Index(Searchable):
         if len(vectors) != len(self):
             raise UserError(f"{self.artifact.path} has other vectors than ids; make it again")
         return vectors
+
+    def exactly(self, vectors: Vectors) -> Index:
+        """The same index with exact search of its vectors."""
+        other = copy.copy(self)
+        other.searcher = Exact(vectors)
+        return other
 
     @functools.cached_property
     def windows(self) -> Windows | None:

@@ -9,7 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qac_jax import artifacts
+import numpy as np
+
+from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.formats import runs
@@ -20,6 +22,7 @@ from qac_jax.inference.reranker import Reranker, Texts, rerank
 from qac_jax.inference.settings import RerankerOptions
 from qac_jax.retrieval import approximate, bm25, corpus, hybrid, index
 from qac_jax.retrieval.corpus import Hit, Searchable
+from qac_jax.retrieval.vectors import Vectors
 
 
 KINDS = (index.KIND, bm25.KIND, hybrid.KIND)
@@ -38,12 +41,39 @@ def open_index(path: str | os.PathLike[str], encoder: str = "") -> Searchable:
     return cls(artifact, encoder=encoder)
 
 
-def approximation(artifact: Artifact) -> dict[str, Any] | None:
-    """The recall of an approximate index on held-out queries ({}: unknown); None: it is exact."""
+def approximation(artifact: Artifact, k: int) -> dict[str, Any] | None:
+    """The recall of an approximate index on held-out queries ({}: unknown) as it searches the top
+    k; None: it is exact."""
     if artifact.info.get("method") not in approximate.METHODS:
         return None
-    tuning = artifact.info.get("tuning")
-    return {"k": tuning["k"], "recall": tuning["held_out_recall"]} if tuning else {}
+    tuned = {each["k"]: each for each in artifact.info.get("tunings", ())}
+    known = tuned.get(approximate.nearest_k(tuned, k))
+    return {"k": known["k"], "recall": known["held_out_recall"]} if known else {}
+
+
+def compared(
+    near: index.Index, vectors: Artifact, queries: Mapping[str, str], k: int, sample: int, seed: int
+) -> tuple[Run, dict[str, Any]]:
+    """Exact search of a sample of the queries, and the recall of the index on it."""
+    order = np.random.default_rng(seed).permutation(len(queries))[:sample]
+    names = list(queries)
+    asked = {names[i]: queries[names[i]] for i in sorted(order)}
+    exact, found = near.exactly(Vectors.of(vectors)).run(asked, k), near.run(asked, k)
+    shares = [len({*found[q].ids} & {*best.ids}) / len(best.ids) for q, best in exact.items()]
+    facts = {"k": k, "recall": float(np.mean(shares)), "queries": len(asked)}
+    progress.say(f"{near.artifact.path}: {approximated(facts)}")
+    return exact, facts
+
+
+def approximated(facts: Mapping[str, Any]) -> str:
+    """What is known of an approximate search, and what its figures lose, in words."""
+    text = "approximate search, recall"
+    text += f"@{facts['k']} {facts['recall']:.4f}" if facts else " not measured"
+    text += f" on {facts['queries']:,} queries" if "queries" in facts else ""
+    if lost := facts.get("loss"):
+        text += "; against exact search there "
+        text += ", ".join(f"{measure} {-loss:+.4f}" for measure, loss in lost.items())
+    return text
 
 
 def reranked(

@@ -124,10 +124,9 @@ def tune_on_sample(
     queries: np.ndarray | None,
     *,
     sample: int,
-    k: int,
-    target: float,
+    targets: Mapping[int, float],  # k -> the recall@k that is wanted
     seed: int,
-) -> Tuned:
+) -> list[Tuned]:
     """`tune` with a sample of queries, or (None) of the vectors themselves, which are left out of
     their own rankings.
     """
@@ -138,24 +137,26 @@ def tune_on_sample(
         queries = vectors.take(own).astype(np.float32)
     else:
         queries = queries[rng.permutation(len(queries))[:sample]]
-    k = min(k, len(vectors) - 1)
+    wanted = {min(k, len(vectors) - 1): target for k, target in sorted(targets.items())}
     progress.say(f"index: exact search of {len(queries):,} queries, to measure recall on")
-    _, truth = Exact(vectors).search(queries, k + 1)
-    truth = truth[:, :k] if own is None else without(truth, own)
-    return tune(searcher, queries, truth, target, own)
+    _, found = Exact(vectors).search(queries, max(wanted) + 1)
+    truth = found[:, :-1] if own is None else without(found, own)
+    return [tune(searcher, queries, truth[:, :k], target, own) for k, target in wanted.items()]
 
 
-def queries_of(queries: Artifact | epath.Path, passages: Artifact) -> np.ndarray:
-    """The vectors of queries to tune on: an artefact of them, or a file for the encoder of these
-    vectors."""
+def queries_of(
+    queries: Artifact | epath.Path, passages: Artifact, sample: int, seed: int
+) -> np.ndarray:
+    """The vectors of queries to tune on: an artefact of them, or for the encoder of these vectors
+    some of a file."""
     if isinstance(queries, Artifact):
         of, place = Vectors.of(queries), queries.path
         vectors = of.read(0, len(of)).astype(np.float32)
     else:
-        place = queries
-        texts = [query.text for query in read_queries(queries)]
+        place, texts = queries, [query.text for query in read_queries(queries)]
+        drawn = np.random.default_rng(seed).permutation(len(texts))[:sample]
         encoder = Encoder.remembered(passages.info["encoder"], place_of_encoder(passages))
-        vectors = encoder.encode(texts, "query")
+        vectors = encoder.encode([texts[i] for i in drawn], "query")
     if len(vectors) < 2:
         raise UserError(f"{place} holds {len(vectors)} queries; tuning needs two or more")
     return vectors

@@ -6,7 +6,8 @@ evaluation resumes.
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from etils import epath
 
@@ -38,7 +39,7 @@ class Evaluate(Stage):
 
     VERB = "evaluate"
     KIND = "metrics"
-    VERSION = 2
+    VERSION = 3
     EXAMPLE = "qac evaluate --runs bm25.trec,dense.trec --qrels qrels/test.tsv --out out/metrics"
 
     GROUPS = (one_of("qrels", "queries"), together("queries", "passages"))
@@ -85,6 +86,10 @@ class Evaluate(Stage):
             if result.missing:
                 progress.say(f"{name}: {result.missing:,} queries not in the run count as 0")
             judged.append(result)
+            exact = os.path.join(os.path.dirname(path), run_files.EXACT)
+            if name in approximate and os.path.exists(exact):
+                best = judge(name, run_files.read_run(exact, self.rules.depth or None))
+                approximate[name]["loss"] = result.lost(best, run_files.read_run(exact))
         compared = significance.compared(judged, measures, self.permutations, self.seed)
         comparisons = [dataclasses.asdict(comparison) for comparison in compared]
         facts |= {"approximate": approximate, "comparisons": comparisons}
@@ -97,15 +102,20 @@ class Evaluate(Stage):
         if facts["comparisons"]:
             found = tables.compared(Comparison(**c) for c in facts["comparisons"])
             text += f"\n\n{tables.markdown(tables.COMPARED, found)}"
-        for name, info in facts.get("approximate", {}).items():
-            known = f"@{info['k']} {info['recall']:.4f}" if info else " not measured"
-            text += f"\n{name}: approximate search, recall{known}"
-        return text
+        return text + _approximated(facts)
 
     def _measures(self) -> Sequence[str]:
         if self.queries:
             return self.rules.measures or answers.MEASURES
         return self.rules.resolved().measures
+
+
+def _approximated(facts: Mapping[str, Any]) -> str:
+    """A line for each run or collection that was searched approximately."""
+    from qac_jax.retrieval.search import approximated
+
+    found = facts.get("approximate", {}).items()
+    return "".join(f"\n{name}: {approximated(info)}" for name, info in found)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,6 +131,11 @@ class EvaluateBeir(Stage):
     beir: Ref = input("folder in BEIR's layout, or a folder of such folders", FILE)
     encoder: Ref = model_input("dual encoder to evaluate", default="")
     bm25: str = option("", "or BM25 with these parameters", choices=("", "anserini", "lucene"))
+    method: str = option(
+        "exact",
+        "how an encoder searches: exact, or auto: from 20,000 passages on by ScaNN, tuned to .999",
+        choices=("exact", "auto"),
+    )
     split: str = option("", "split of the judgements (default: test; dev for MS MARCO)")
     rules: Judging = part(Judging)
     options: EncoderOptions = part(EncoderOptions)
@@ -132,10 +147,15 @@ class EvaluateBeir(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.report import suites
+        from qac_jax.retrieval.search import approximation
+
+        known: dict[str, Any] = {}  # of collections that are searched approximately
 
         def searcher(collection: Collection) -> SearchFunction:
             work = out.scratch("searched") / collection.name
-            index = self._index(inputs, collection.path, work)
+            index = self._index(inputs, collection, work)
+            if (found := approximation(index.artifact, self._deepest(collection))) is not None:
+                known[collection.name] = found
             return lambda queries, k: index.run({query.id: query.text for query in queries}, k)
 
         judged = []
@@ -151,17 +171,24 @@ class EvaluateBeir(Stage):
                 run_files.write_lines(file, run)
         judged = benchmarks.with_forums_together(judged)
         averages = suites.facts(judged) if suites.is_known(judged) else {}
-        results.store(out, judged, {"comparisons": [], **averages})
+        results.store(out, judged, {"comparisons": [], "approximate": known, **averages})
 
     def summary(self, artifact: Artifact) -> str:
         from qac_jax.report import suites
 
-        return suites.text(*results.read(artifact))
+        judged, facts = results.read(artifact)
+        return suites.text(judged, facts) + _approximated(facts)
 
-    def _index(self, inputs: Inputs, corpus: str, folder: epath.Path) -> Searchable:
+    def _deepest(self, collection: Collection) -> int:
+        """The depth that a measure of the collection reads."""
+        rules = self.rules.resolved() if self.rules.chosen else collection.rules
+        return max(metrics.depth_of(measure) or rules.depth for measure in rules.measures)
+
+    def _index(self, inputs: Inputs, collection: Collection, folder: epath.Path) -> Searchable:
         """The index of a corpus, kept in `folder` until all collections are evaluated."""
         from qac_jax.retrieval import index
 
+        corpus = collection.path
         if self.bm25:
             return Searcher(stage.execute(Bm25(passages=corpus, preset=self.bm25), folder / "bm25"))
         embed = Embed(
@@ -171,7 +198,13 @@ class EvaluateBeir(Stage):
             inference=self.inference,
         )
         vectors = os.fspath(stage.execute(embed, folder / "vectors").path)
-        return index.Index(stage.execute(Index(vectors=vectors, method="exact"), folder / "index"))
+        settings: dict[str, Any] = {"method": self.method}
+        if self.method == "auto":
+            depth = self._deepest(collection)
+            settings |= {"queries": os.path.join(corpus, "queries.jsonl")}
+            settings |= {"recall_at": (depth,), "target_recall": (0.999,)}
+        made = stage.execute(Index(vectors=vectors, **settings), folder / "index")
+        return index.Index(made)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from qac_jax.retrieval.approximate import Approximate
 
 
-# The number of vectors from which `auto` builds a ScaNN index.
-_MANY = 20_000
+_say_once = functools.cache(progress.say)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Index(Stage):
 
     VERB = "index"
     KIND = "index"
-    VERSION = 2
+    VERSION = 3
     EXAMPLE = (
         "qac index --vectors out/vectors --target_recall 0.99 --out out/index\n"
         "living indexes: qac index FOLDER --add DOCS; `qac index --help --add` lists their flags"
@@ -47,13 +47,14 @@ class Index(Stage):
     vectors: Ref = input("passage vectors of qac embed", "vectors")
     method: str = option(
         "auto",
-        "auto: exact below 20,000 vectors, from there on ScaNN, FAISS or exact as installed",
+        "auto: exact below --exact_below, from there on ScaNN, FAISS or exact as installed",
         choices=("auto", "exact", "scann", "faiss"),
     )
-    target_recall: float = option(
-        0.0, "ScaNN, FAISS: tune the search to this recall (0: use the preset)", at_least=0, below=1
+    exact_below: int = option(20_000, "auto: vectors from which on ScaNN is used", at_least=1)
+    target_recall: tuple[float, ...] = option(
+        (), "ScaNN, FAISS: tune the search to this recall, one for each k (default: the preset)"
     )
-    recall_at: int = option(100, "k of the recall@k that is tuned", at_least=1)
+    recall_at: tuple[int, ...] = option((100,), "k of each recall@k that is tuned")
     queries: Ref = input("queries to tune on, or their vectors", "vectors", FILE, default="")
     sample: int = option(1000, "tune on N queries, or on vectors without --queries", at_least=2)
     leaves: int = option(
@@ -79,6 +80,10 @@ class Index(Stage):
 
     def check(self) -> None:
         super().check()
+        wanted = self.target_recall
+        if wanted and len(wanted) != len(self.recall_at) or not all(0 < r < 1 for r in wanted):
+            given = f"target_recall={wanted} with recall_at={self.recall_at}"
+            raise UserError(f"{given}; give a number between 0 and 1 for each k")
         from qac_jax.retrieval import approximate
 
         if self.method == approximate.FAISS:
@@ -95,6 +100,9 @@ class Index(Stage):
         vectors = Vectors.of(added)
         vectors.check_finite()
         method = self._method(len(vectors))
+        few = len(vectors) < self.exact_below
+        if few and self.method == "auto" and self.target_recall:
+            _say_once(f"index: fewer than {self.exact_below:,} vectors are searched exactly")
         rows = [(0, len(vectors))]
         if method == index.EXACT:
             index.link_vectors(added, "part-00000", out)
@@ -139,7 +147,7 @@ class Index(Stage):
             return self.method
         from qac_jax.retrieval.approximate import best_installed
 
-        return "exact" if count < _MANY else best_installed()
+        return "exact" if count < self.exact_below else best_installed()
 
     def _tune(self, inputs: Inputs, out: Writer, vectors: Vectors, searcher: Approximate) -> None:
         """Tunes the search effort on a sample of queries, or of vectors of the index."""
@@ -148,20 +156,14 @@ class Index(Stage):
         queries = None
         if "queries" in inputs:
             given = inputs.get_artifact("queries") or inputs.path("queries")
-            queries = tuning.queries_of(given, inputs.artifact("vectors"))
-        tuned = tuning.tune_on_sample(
-            searcher,
-            vectors,
-            queries,
-            sample=self.sample,
-            k=self.recall_at,
-            target=self.target_recall,
-            seed=self.seed,
-        )
-        effort = dataclasses.asdict(tuned.effort)
-        out.info.update(effort=effort, tuning=dataclasses.asdict(tuned))
+            queries = tuning.queries_of(given, inputs.artifact("vectors"), self.sample, self.seed)
+        targets = dict(zip(self.recall_at, self.target_recall, strict=True))
+        how: dict[str, Any] = {"sample": self.sample, "targets": targets, "seed": self.seed}
+        found = tuning.tune_on_sample(searcher, vectors, queries, **how)
+        out.info["tunings"] = [dataclasses.asdict(tuned) for tuned in found]
         own = "" if queries is not None else "; of vectors of the index, give --queries for others"
-        progress.say(f"index: {tuned}{own}")
+        for tuned in found:
+            progress.say(f"index: {tuned}{own}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ class Mine(Stage):
 
     VERB = "mine"
     KIND = "negatives"
-    VERSION = 2
+    VERSION = 3
     DIVIDED = True
     EXAMPLE = (
         "qac mine --index out/index --passages out/passages --queries queries.jsonl "
@@ -110,10 +110,13 @@ class Mine(Stage):
         if not out.joins:
             return
         write_offsets(out, _FILES, len(shards))
-        out.info["systems"] = {
-            name: {"path": str(s.artifact.path), "identity": s.artifact.identity}
-            for name, s in searchers.items()
-        }
+        out.info["systems"] = {}
+        for name, searcher in searchers.items():
+            index = searcher.artifact
+            out.info["systems"][name] = {"path": str(index.path), "identity": index.identity}
+            if (known := search.approximation(index, self.mining.depth)) is not None:
+                out.info["systems"][name]["approximate"] = known
+                progress.say(f"mine: {name} by {search.approximated(known)}")
 
     def _systems(self) -> list[str]:
         given = [name for name, field in _INPUTS.items() if getattr(self, field)]

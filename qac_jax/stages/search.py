@@ -38,7 +38,7 @@ class Search(Stage):
 
     VERB = "search"
     KIND = "run"
-    VERSION = 3
+    VERSION = 4
     DIVIDED = True
     EXAMPLE = 'qac search --index out/index "how do plants grow?"'
 
@@ -54,6 +54,12 @@ class Search(Stage):
     passages: Ref = input("passage texts (default: the index's)", "passages", default="")
     where: str = option("", 'of a living index: filter such as {"lang": "en"}')
     hybrid: float | None = option(None, "of a living index: weight of BM25's score")
+    vectors: Ref = input(
+        "passage vectors of ScaNN's index, to search --sample of the queries exactly, too",
+        "vectors",
+        default="",
+    )
+    sample: int = option(500, "--vectors: queries that tell what the index loses", at_least=1)
     pairs: RerankerOptions = part(RerankerOptions)
     inference: Inference = part(Inference)
 
@@ -78,7 +84,7 @@ class Search(Stage):
         from qac_jax.retrieval import search
 
         if "index" in inputs:
-            known = search.approximation(inputs.artifact("index"))
+            known = search.approximation(inputs.artifact("index"), self.k)
             if known is not None:
                 out.info["approximate"] = known
         if not self.reranker:
@@ -86,6 +92,8 @@ class Search(Stage):
             out.count = sum(piece.items for piece in pieces)
             if out.joins:
                 _join(out, searched, pieces)
+                if "vectors" in inputs and "approximate" in out.info:
+                    self._measure(inputs, out)
             return
         work = out.inner("rerank")
         rankings = run_files.read_run(self._candidates(inputs, out, work), self.k)
@@ -131,6 +139,18 @@ class Search(Stage):
         pieces = _pieces(texts, search.TOGETHER)
         sharded(work, pieces, find, "search", "queries")
         return work, pieces
+
+    def _measure(self, inputs: Inputs, out: Writer) -> None:
+        """Searches a sample of the queries exactly as well: what the approximation loses."""
+        from qac_jax.retrieval import search
+        from qac_jax.retrieval.index import Index
+
+        near = Index(inputs.artifact("index"), encoder=inputs.text("encoder"))
+        texts = {query.id: query.text for query in read_queries(self.queries)}
+        of = inputs.artifact("vectors"), texts, self.k, self.sample, self.seed
+        exact, out.info["approximate"] = search.compared(near, *of)
+        with out.open(run_files.EXACT) as file:
+            run_files.write_lines(file, exact)
 
     def _depth(self) -> int:
         return min(self.rerank_depth or self.k, self.k)

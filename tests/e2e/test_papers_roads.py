@@ -7,6 +7,7 @@ import bz2
 import gzip
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,11 @@ PAIR = (*DPR, *short("teacher", "pretrained", "pair"), "CANDIDATES=8")
 GROUPS = tuple(f"{stage}/pair.Pair.negatives_group=8" for stage in ("pretrained", "pair"))
 AUG = ("STEPS=1", "optimizers.Optimizer.warmup_steps=0")
 EIGHT = (*AUG, "train.Schedule.batch_size=8")
+SCANN = ("index.Index.exact_below=1", "index.Index.leaves=4")
 ENCODER = "ENCODER=data:bert-base-uncased"
 ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     # recipe (and a word for what is run of it) -> overlays, bindings, stages with figures
-    "msmarco_qac_cotmae": (["passage_pairs"], MARCO, ["metrics", "dl19", "dl20"]),
+    "msmarco_qac_cotmae": (["passage_pairs"], (*MARCO, *SCANN), ["metrics", "dl19", "dl20"]),
     "msmarco_qac_cocondenser": ([], (*QAC, *MARCO), ["metrics", "dl19", "dl20"]),
     "msmarco_condenser": ([], MARCO, ["metrics", "dl19"]),
     "msmarco_retromae": (
@@ -231,7 +233,7 @@ def _hard_negatives(root: Path) -> None:
     "name", [pytest.param(name, marks=() if name in IN_CI else pytest.mark.long) for name in ROADS]
 )
 def test_every_stage(
-    name: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     # A random teacher is sure of nothing: half are positives here and half negatives, so that on no
     # machine a question is left without either because the only one of them holds the answer.
@@ -245,6 +247,13 @@ def test_every_stage(
     where = ["--data_dir", os.fspath(data), "--out", os.fspath(tmp_path / "out")]
     command = ["run", name.split()[0], *where, *files, *given]
     assert main(command) == 0
+    if SCANN[0] in bindings:
+        said = capsys.readouterr()
+        assert re.search(r"mine: mined by approximate search, recall@\d+ [01]\.", said.err)
+        lost = (
+            r"run_\d_dl20\S*: approximate search, recall@1000 [01]\.\d+ on 4 queries; against exact"
+        )
+        assert len(re.findall(lost + r" search there mrr@10 [-+]", said.out)) == 2, said.out
     if trained := FED.get(name):
         parameters = artifacts.load(tmp_path / "out" / trained).identity
         assert main([*command, "--feed", "seqio", "--from", trained]) == 0

@@ -43,13 +43,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     array = toy.clustered(rng, ROWS, WIDTH, centres)
     toy.write_vectors(folder / "vectors", array)
     toy.write_vectors(folder / "queries", toy.clustered(rng, 1000, WIDTH, centres))
-    tuned = {"target_recall": TARGET, "queries": folder / "queries"}
+    tuned = {"target_recall": (TARGET,), "queries": folder / "queries"}
     build(folder / "vectors", folder / "index", **SCANN, **tuned)
     return folder, array, centres
 
 
 def build(vectors: Path, out: Path, **settings: object) -> artifacts.Artifact:
-    given = {"recall_at": K, **settings}
+    given = {"recall_at": (K,), **settings}
     given = {n: str(x) if isinstance(x, Path) else x for n, x in given.items()}
     return stage.execute(stages.Index(vectors=str(vectors), **given), out)  # type: ignore[arg-type]
 
@@ -90,9 +90,12 @@ def test_promised_recall_is_kept_on_other_queries(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: Any
 ) -> None:
     folder, array, centres = made
-    tuned = {**settings, "target_recall": TARGET, "queries": folder / "queries"}
+    tuned = {**settings, "recall_at": (K, 100), "target_recall": (TARGET, 0.999)}
+    tuned["queries"] = folder / "queries"
     index = Index(build(folder / "vectors", tmp_path / "index", **tuned))
-    told = index.artifact.info["tuning"]
+    told, deeper = index.artifact.info["tunings"]
+    assert deeper["k"] == 100 and deeper["recall"] >= 0.999
+    assert searcher(index).efforts[100].leaves > searcher(index).efforts[K].leaves
     assert told["recall"] >= TARGET and told["target"] == TARGET
     others = toy.clustered(np.random.default_rng(9), 500, WIDTH, centres)
     scores, rows = index.search(others, K)
@@ -100,10 +103,23 @@ def test_promised_recall_is_kept_on_other_queries(
     assert tuning.recall(rows, truth).mean() >= TARGET - 0.01
     expected = np.where(rows >= 0, np.einsum("qd,qkd->qk", others, array[rows]), -np.inf)
     np.testing.assert_allclose(scores, expected, atol=1e-6)
-    effort = searcher(index).effort
-    assert effort is not None and effort.reorder < ROWS and effort.leaves < 60
+    effort = searcher(index).efforts[K]
+    assert effort.reorder < ROWS and effort.leaves < 60
     assert f"with {effort}" in capsys.readouterr().err
-    assert approximation(index.artifact) == {"k": K, "recall": told["held_out_recall"]}
+    for k, of in ((1, told), (K, told), (K + 1, deeper), (1000, deeper)):
+        assert approximation(index.artifact, k) == {"k": of["k"], "recall": of["held_out_recall"]}
+
+
+def test_few_vectors_are_searched_exactly_with_one_notice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy.write_vectors(tmp_path / "vectors", np.eye(4, 3, dtype=np.float32))
+    for name in "ab":
+        made = build(tmp_path / "vectors", tmp_path / name, target_recall=(0.999,))
+        assert made.info["method"] == "exact" and approximation(made, K) is None
+    assert capsys.readouterr().err.count("fewer than 20,000 vectors are searched exactly") == 1
+    with pytest.raises(UserError, match="between 0 and 1 for each k"):
+        build(tmp_path / "vectors", tmp_path / "c", target_recall=(0.99, 0.999))
 
 
 @pytest.mark.parametrize("settings", ENGINES)

@@ -94,7 +94,8 @@ def test_table_1() -> None:
     found = built("cc", "random_crop", "moco")
     assert len(benchmarks.BEIR14) == 14 and len(benchmarks.BEIR11) == 11
     assert len(benchmarks.FORUMS) == 12
-    assert found["wikipedia"].format == "dpr" and found["index"].method == "exact"
+    assert found["wikipedia"].format == "dpr" and found["beir"].method == "auto"
+    says(found["index"], method="auto", recall_at=(100,), target_recall=(0.999,))
     assert (found["beir"].options.max_length, found["vectors"].options.max_length) == (512, 512)
     sets = found["table"].metrics.replace("stage:", "").split(",")
     assert sets == ["beir", "nq", "triviaqa", "webq", "curatedtrec", "squad", "entityquestions"]

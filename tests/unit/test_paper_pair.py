@@ -102,8 +102,10 @@ def test_tables_1_and_2(built: Any) -> None:
     assert nq["judged_labels"].qrels == nq["judged_labels"].answers == nq["judged_labels"].queries
     assert nq["metrics"].queries.endswith("nq-test.qa.csv") and not nq["metrics"].qrels
     assert nq["metrics"].runs == "stage:pair_run,stage:dpr_run,stage:bm25_run"
-    for found in (msmarco, nq):
-        assert found["pair_index"].method == found["dpr_index"].method == "exact"
+    for found, k in ((msmarco, 1000), (nq, 100)):  # ScaNN's, as deep as a measure reads
+        says(found["pair_index"], method="auto", recall_at=(k,), target_recall=(0.999,))
+        assert found["pair_run"].vectors == "stage:pair_vectors"
+    says(msmarco["dpr_index"], recall_at=(100, 1000), target_recall=(0.99, 0.999))
 
 
 def test_tables_3_and_5() -> None:

@@ -134,9 +134,15 @@ def test_table_1(built: Any) -> None:
             assert found[year].rules.protocol == "trec_dl"
             assert "ndcg@10" in found[year].rules.resolved().measures
         for number in (1, 2):
-            assert found[f"index_{number}"].method == "exact"
+            index = found[f"index_{number}"]
+            says(index, method="auto", queries="data:marco/train.query.txt")
+            assert dict(zip(index.recall_at, index.target_recall, strict=True))[1000] == 0.999
             for name in (f"run_{number}", f"run_{number}_dl19", f"run_{number}_dl20"):
                 says(found[name], index=f"stage:index_{number}", k=1000)
+                assert found[name].vectors == f"stage:vectors_{number}"
+        says(found["index_1"], recall_at=(256, 1000), target_recall=(0.99, 0.999))
+        exact = toy_recipes.stages(f"msmarco_qac_{base}", "overlays/exact.gin")
+        assert exact["index_1"].method == exact["index_2"].method == "exact"
         assert "stage:run_bm25" in found["metrics"].runs
 
 
