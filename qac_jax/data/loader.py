@@ -89,14 +89,14 @@ class Batches:
 
     def __init__(
         self,
-        sources: Sequence[Source],
-        featurizers: Sequence[Featurizer],
+        source: Source,
+        featurizer: Featurizer,
         plan: Plan,
         *,
         seed: int,
         rows: tuple[int, int],
     ):
-        self.sources, self.featurizers, self.plan, self.seed = sources, featurizers, plan, seed
+        self.source, self.featurizer, self.plan, self.seed = source, featurizer, plan, seed
         self._first, self._last = rows
         self.rows = self._last - self._first
         # Steps whose records are fetched together; batches of one run come from one process.
@@ -111,20 +111,16 @@ class Batches:
         slots, records = self._records(number)
         here = slice(place * self.rows, (place + 1) * self.rows)
         own = Slots(*(column[here] for column in slots))
-        return self.featurizers[0].batch(self.examples(own, records[here]))
+        return self.featurizer.batch(self.examples(own, records[here]))
 
     def examples(
         self, slots: Slots, records: Sequence[Mapping[str, Any]] | None = None
     ) -> list[Example]:
         """The examples of these slots: what the batches and the seqio tasks are made of."""
-        records = self._read(slots) if records is None else records
-        seek, seed = ExampleRng().seek, self.seed
-        make = [featurizer.example for featurizer in self.featurizers]
-        columns = (column.tolist() for column in slots)
-        return [
-            make[part](record, seek(seed, epoch, index))
-            for part, epoch, index, record in zip(*columns, records, strict=True)
-        ]
+        records = self.source.read(slots.example) if records is None else records
+        seek, make, seed = ExampleRng().seek, self.featurizer.example, self.seed
+        places = zip(slots.epoch.tolist(), slots.example.tolist(), records, strict=True)
+        return [make(record, seek(seed, epoch, index)) for epoch, index, record in places]
 
     def _records(self, number: int) -> tuple[Slots, Sequence[Mapping[str, Any]]]:
         """The slots of a run of steps and their records; the last run is cached."""
@@ -133,45 +129,24 @@ class Batches:
             steps = range(number * self.run, (number + 1) * self.run)
             slots = joined(self.plan.at(step).rows(self._first, self._last) for step in steps)
             # One assignment: a prefetching thread may read while the main one replaces it.
-            self._fetched = fetched = (number, slots, self._read(slots))
+            self._fetched = fetched = (number, slots, self.source.read(slots.example))
         return fetched[1:]
 
-    def _read(self, slots: Slots) -> Sequence[Mapping[str, Any]]:
-        if len(self.sources) == 1:
-            return self.sources[0].read(slots.example)
-        records: list[Mapping[str, Any]] = [{}] * len(slots.part)
-        for part, source in enumerate(self.sources):
-            rows = np.flatnonzero(slots.part == part)
-            fetched = source.read(slots.example[rows]) if rows.size else ()
-            for row, record in zip(rows.tolist(), fetched, strict=True):
-                records[row] = record
-        return records
 
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A source of a mixture: the kind it is read as, and its share."""
-
-    source: Source | str | os.PathLike[str]
-    kind: str = ""  # default: the kind it was tokenised for
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    weight: float = 1.0
-
-    def opened(self) -> Source:
-        is_path = isinstance(self.source, str | os.PathLike)
-        return Examples(self.source) if is_path else self.source  # type: ignore[return-value]
+def opened(source: Source | str | os.PathLike[str]) -> Source:
+    return Examples(source) if isinstance(source, str | os.PathLike) else source
 
 
 def plan_of(
-    sources: Sequence[Source], batch_size: int, *, separate_documents: bool = False, **how: Any
+    source: Source, batch_size: int, *, separate_documents: bool = False, **how: Any
 ) -> Plan:
-    """The plan of these sources; batches of a single one may keep its documents apart."""
-    documents = sources[0].documents if separate_documents else None
+    """The plan of a source, whose documents batches may keep apart."""
+    documents = source.documents if separate_documents else None
     if separate_documents and documents is None:
         raise UserError(
             "separate_documents needs examples whose documents are known; set it to False"
         )
-    return make_plan([source.count for source in sources], batch_size, documents=documents, **how)
+    return make_plan(source.count, batch_size, documents=documents, **how)
 
 
 class Loader:
@@ -185,7 +160,7 @@ class Loader:
 
     def __init__(
         self,
-        parts: Part | Source | str | os.PathLike[str] | Sequence[Part],
+        source: Source | str | os.PathLike[str],
         *,
         batch_size: int,
         reading: Reading | None = None,
@@ -199,23 +174,10 @@ class Loader:
         **settings: Any,
     ):
         reading = dataclasses.replace(reading or Reading(), **settings)
-        if isinstance(parts, str) or not isinstance(parts, Sequence):
-            if not isinstance(parts, Part):
-                parts = Part(parts, reading.kind, reading.settings or {})
-            parts = [parts]
-        elif reading.kind or reading.settings or not parts:
-            raise UserError("a mixture needs parts, and each its own kind and settings; give these")
-        self.parts: tuple[Part, ...] = tuple(parts)  # type: ignore[arg-type]
-        sources = tuple(part.opened() for part in self.parts)
-        self.featurizers = featurizers = tuple(
-            make_featurizer(source, part.kind, part.settings, reading.lengths, reading.crop)
-            for source, part in zip(sources, self.parts, strict=True)
+        self.source = source = opened(source)
+        self.featurizer = featurizer = make_featurizer(
+            source, reading.kind, reading.settings, reading.lengths, reading.crop
         )
-        first = featurizers[0]
-        for other in featurizers[1:]:
-            if other.spec(1) != first.spec(1) or other.form.pad != first.form.pad:
-                kinds = f"kinds {first.kind.name} and {other.kind.name}"
-                raise UserError(f"{kinds}, of other features or lengths, cannot be mixed")
         number, count = host
         if batch_size < 1 or batch_size % count:
             raise UserError(
@@ -227,14 +189,13 @@ class Loader:
             "remainder": remainder,
             "separate_documents": reading.separate_documents,
         }
-        weights = [part.weight for part in self.parts]
-        self.plan = plan_of(sources, weights=weights, seed=seed, shuffle=shuffle, **self.order)
+        self.plan = plan_of(source, seed=seed, shuffle=shuffle, **self.order)
         self.batch_size, self.rows = batch_size, (rows := batch_size // count)
         self.here = number * rows, (number + 1) * rows  # this host's rows of a batch
         self.seed, self.shuffle, self.step = seed, shuffle, 0
         self.steps = None if epochs is None else self.plan.steps(epochs)  # None: endless
-        self.make = Batches(sources, featurizers, self.plan, seed=seed, rows=self.here)
-        self.spec = first.spec(rows)  # shape and type of every array of this host's batches
+        self.make = Batches(source, featurizer, self.plan, seed=seed, rows=self.here)
+        self.spec = featurizer.spec(rows)  # shape and type of every array of this host's batches
         workers = reading.workers
         if workers < 0:
             # One makes 27,000 examples a second or more; two of the fastest devices take 7,000.
@@ -249,12 +210,9 @@ class Loader:
             self._start = functools.partial(tasks.through_seqio, self)
         # Of all that the batches depend on, so that no state goes on with other ones.
         facts = {
-            "parts": [
-                (source.identity, featurizer.kind.name, featurizer.settings, part.weight)
-                for source, featurizer, part in zip(sources, featurizers, self.parts, strict=True)
-            ],
-            "lengths": first.lengths,
-            "form": [dataclasses.asdict(featurizer.form) for featurizer in featurizers],
+            "examples": (source.identity, featurizer.kind.name, featurizer.settings),
+            "lengths": featurizer.lengths,
+            "form": dataclasses.asdict(featurizer.form),
             "order": (seed, batch_size, shuffle, remainder, reading.separate_documents),
         }
         text = json.dumps(facts, sort_keys=True, default=repr)

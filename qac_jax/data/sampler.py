@@ -10,7 +10,7 @@ import abc
 import bisect
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +21,13 @@ from qac_jax.errors import UserError
 
 # Positions are permuted for several steps at once, because a call is slower than a position.
 _AHEAD = 8192
-# Random streams of one seed, which must differ: order, mixture, documents, batches.
-_MIXING, _DOCUMENTS, _WITHIN, _BATCHES = 1 << 60, 2 << 60, 3 << 60, 4 << 60
+# Random streams of one seed, which must differ: order, documents, within them, batches.
+_DOCUMENTS, _WITHIN, _BATCHES = 2 << 60, 3 << 60, 4 << 60
 
 
 class Slots(NamedTuple):
-    """The rows of a batch: example number `example` of source `part`, in epoch `epoch` of it."""
+    """The rows of a batch: example number `example`, in epoch `epoch`."""
 
-    part: np.ndarray
     epoch: np.ndarray
     example: np.ndarray
 
@@ -73,7 +72,7 @@ class Plan(abc.ABC):
 
 @dataclasses.dataclass(eq=False)
 class Straight(Plan):
-    """One source of `count` examples, shuffled anew each epoch."""
+    """`count` examples, shuffled anew each epoch."""
 
     count: int
     shuffle: bool
@@ -81,52 +80,7 @@ class Straight(Plan):
     def slots(self, positions: np.ndarray) -> Slots:
         epoch, position = np.divmod(positions, self.examples_per_epoch)
         index = permute(position, self.count, self.seed, epoch) if self.shuffle else position
-        return Slots(np.zeros_like(index), epoch, index)
-
-
-@dataclasses.dataclass(eq=False)
-class Mixed(Plan):
-    """Several sources in fixed proportions; each has its own epochs.
-
-    Every `period` examples have the same number of each source, in random order; so proportions
-    are exact to 1 / period, and the position in each source follows from the step alone.
-    """
-
-    counts: tuple[int, ...]
-    weights: tuple[float, ...]
-    shuffle: bool = True
-    period: int = 1024
-
-    @functools.cached_property
-    def quotas(self) -> np.ndarray:
-        """The number of examples of each source in a period (largest remainder method)."""
-        shares = np.array(self.weights) / sum(self.weights) * self.period
-        quotas = np.floor(shares).astype(np.int64)
-        order = np.argsort(quotas - shares, kind="stable")
-        quotas[order[: self.period - quotas.sum()]] += 1
-        return quotas
-
-    def slots(self, positions: np.ndarray) -> Slots:
-        numbers, place = np.divmod(positions, self.period)
-        known, period = np.unique(numbers, return_inverse=True)
-        columns = joined(self._period(int(number)) for number in known)
-        return Slots(*(column[period * self.period + place] for column in columns))
-
-    def _period(self, number: int) -> Slots:
-        part = self.schedule(number)
-        epoch, example = np.zeros_like(part), np.zeros_like(part)
-        for p, (count, quota) in enumerate(zip(self.counts, self.quotas, strict=True)):
-            places = np.flatnonzero(part == p)
-            serial = number * quota + np.arange(len(places))
-            epoch[places], position = np.divmod(serial, count)
-            if self.shuffle:
-                position = permute(position, count, self.seed, epoch[places])
-            example[places] = position
-        return Slots(part, epoch, example)
-
-    def schedule(self, number: int) -> np.ndarray:
-        labels = np.repeat(np.arange(len(self.quotas)), self.quotas)
-        return labels[permute(np.arange(self.period), self.period, self.seed ^ _MIXING, number)]
+        return Slots(epoch, index)
 
 
 class Separate(Plan):
@@ -163,7 +117,7 @@ class Separate(Plan):
         for one in np.unique(epoch):
             here = epoch == one
             example[here] = self._deal(int(one), heap[here], row[here])
-        return Slots(np.zeros_like(epoch), epoch, example)
+        return Slots(epoch, example)
 
     def _deal(self, epoch: int, numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The examples in these rows of these batches of an epoch."""
@@ -197,33 +151,23 @@ def _most_batches(sizes: np.ndarray, batch_size: int) -> int:
 
 
 def make_plan(
-    counts: Sequence[int],
+    count: int,
     batch_size: int,
     *,
-    weights: Sequence[float] = (1.0,),
     seed: int = 0,
     shuffle: bool = True,
     remainder: str = "drop",
     documents: np.ndarray | None = None,
 ) -> Plan:
-    """The plan for one or several sources; with `documents`, batches separate documents.
+    """The plan of `count` examples; with `documents`, batches separate documents.
 
     remainder: the examples of an epoch that do not fill a batch are left out ("drop"; others each
     epoch), or come with the first ones of the next epoch ("wrap").
     """
     if remainder not in ("drop", "wrap"):
         raise UserError(f"remainder {remainder!r} is not known; one of drop, wrap")
-    if len(counts) > 1 and documents is not None:
-        raise UserError("separate_documents works with one source; tokenize the sources together")
-    if len(counts) > 1:
-        mixture = Mixed(batch_size, sum(counts), seed, tuple(counts), tuple(weights), shuffle)
-        if not mixture.quotas.all():
-            least = f"the smallest share is below 1/{mixture.period}"
-            raise UserError(f"weights {tuple(weights)}: {least}; raise it or leave the source out")
-        return mixture
     if documents is not None:
         return Separate(documents, batch_size, seed)
-    (count,) = counts
     if count < batch_size:
         raise UserError(f"batch_size {batch_size} is larger than the number of examples ({count})")
     used = count - count % batch_size if remainder == "drop" else count

@@ -30,8 +30,8 @@ from qac_jax.data.featurizer import Featurizer, make_featurizer
 from qac_jax.data.form import Form
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.kinds.augtriever import STRATEGIES
-from qac_jax.data.loader import Batch, Batches, Part, plan_of
-from qac_jax.data.sampler import Mixed, Plan
+from qac_jax.data.loader import Batch, Batches, opened, plan_of
+from qac_jax.data.sampler import Plan
 from qac_jax.errors import UserError, nearest
 from qac_jax.text import tokenizers
 
@@ -71,7 +71,7 @@ def use(folder: str, *names: str, settings: Mapping[str, Any] | None = None, **o
 
 
 def register(
-    parts: Part | Sequence[Part] | str,
+    examples: Source | str,
     *,
     kind: str = "",
     settings: Mapping[str, Any] | None = None,
@@ -79,51 +79,45 @@ def register(
     name: str = "",
     **order: Any,
 ) -> str:
-    """Registers a Task for an examples artefact, or a Mixture for several; returns its name.
+    """Registers a Task for an examples artefact; returns its name.
 
     `order` is the loader's, where batches matter: batch_size, remainder, separate_documents.
     """
-    if not isinstance(parts, Part | str):
-        name = name or PREFIX + "mixture"
-        rates = {}
-        for number, part in enumerate(parts):  # in the order by which seqio sorts their names
-            rates[register(part, crop=crop, name=f"{name}_{number:03d}")] = part.weight
-        return _add_mixture(name, rates)
-    part = parts if isinstance(parts, Part) else Part(parts, kind, settings or {})
-    of, made = _made(part, crop, **order)
+    of, made = _made(examples, kind, settings, crop, **order)
     name = name or PREFIX + of
     _forget(name)
     seqio.TaskRegistry.add(name, shuffle_buffer_size=None, **made, **_judging(of))
     return name
 
 
-def _add_mixture(name: str, rates: Mapping[str, float]) -> str:
-    _forget(name)
-    seqio.MixtureRegistry.add(name, list(rates.items()), sample_fn=interleave)
-    return name
-
-
 def _made(
-    part: Part, crop: str = "", *, first: int = 0, batch_size: int = 1, **order: Any
+    examples: Source | str,
+    kind: str,
+    settings: Mapping[str, Any] | None,
+    crop: str = "",
+    *,
+    first: int = 0,
+    batch_size: int = 1,
+    **order: Any,
 ) -> tuple[str, dict[str, Any]]:
-    """The kind of these examples, and a task's source (from position `first` of the run on),
-    preprocessors and features."""
-    source = part.opened()
-    featurizer = make_featurizer(source, part.kind, part.settings, crop=crop)
+    """The kind of these examples, and a task's source, preprocessors (from position `first` of the
+    run on) and features."""
+    source = opened(examples)
+    of = functools.partial(make_featurizer, source, kind, settings, crop=crop)
+    featurizer = of()
 
     @functools.lru_cache(maxsize=1)
     def plan(seed: int, shuffle: bool) -> Plan:
         how = {"remainder": "wrap", **order}
-        return plan_of([source], batch_size, seed=seed, shuffle=shuffle, **how)
+        return plan_of(source, batch_size, seed=seed, shuffle=shuffle, **how)
 
     words: Any = seqio.PassThroughVocabulary(source.info["vocab_size"])
     if isinstance(source, Examples):
         words = vocabulary(source.tokenizer_folder)
+    make = functools.partial(pair_up, source=source, of=of, plan=plan, first=first)
     return featurizer.kind.name, {
         "source": Positions(plan(0, True).examples_per_epoch),
-        "preprocessors": [
-            functools.partial(pair_up, source=source, part=part, crop=crop, plan=plan, first=first)
-        ],
+        "preprocessors": [make],
         "output_features": output_features(featurizer, words),
     }
 
@@ -162,7 +156,7 @@ class LateTask(_Task):
 @functools.lru_cache(maxsize=64)
 def _known(folder: str, kind: str, how: str) -> dict[str, Any]:
     settings, order = json.loads(how)
-    return _made(Part(folder, kind, settings), **order)[1]
+    return _made(folder, kind, settings, **order)[1]
 
 
 class HuggingFaceVocabulary(_Vocabulary):
@@ -272,27 +266,26 @@ def pair_up(
     sequence_length: Mapping[str, int] | None,
     *,
     source: Source,
-    part: Part,
-    crop: str,
+    of: Callable[..., Featurizer],
     plan: Callable[[int, bool], Plan],
     first: int,
 ) -> Any:
     """Positions into examples: seqio repeats before this step, so epochs can be counted here."""
-    padded = make_featurizer(source, part.kind, part.settings, crop=crop).lengths
+    padded = of().lengths
     # The limit of a list of texts may be in seqio's form, (texts, tokens).
     limits = {
         name: int(np.atleast_1d(limit)[-1])
         for name, limit in (sequence_length or {}).items()
         if name in padded and limit is not None
     }
-    featurizer = make_featurizer(source, part.kind, part.settings, limits, crop)
+    featurizer = of(lengths=limits)
     spec = featurizer.spec(1)
 
     def pairs(serial, place, here, seed, shuffle):
         number = max(0, int(seed[0]))
         order = plan(number, bool(shuffle[0]))
         slots = order.slots(place + serial // here * order.examples_per_epoch)
-        make = Batches([source], [featurizer], order, seed=number, rows=(0, 1))
+        make = Batches(source, featurizer, order, seed=number, rows=(0, 1))
         batch = featurizer.batch(make.examples(slots))
         return [batch[name] for name in spec]
 
@@ -314,37 +307,25 @@ def pair_up(
     return dataset.unbatch().map(trimmed)
 
 
-def interleave(datasets: Sequence[Any], rates: Sequence[float], seed: Any) -> Any:
-    """The loader's order of sources (`sampler.Mixed`), which does not depend on their sizes."""
-    weights = tuple(float(rate) for rate in rates)
-    plan = Mixed(1, len(weights), int(seed or 0), (1,) * len(weights), weights)
-    periods = tf.data.Dataset.range(1 << 40)
-
-    def schedule(number: np.ndarray) -> np.ndarray:
-        return plan.schedule(int(number))
-
-    order = periods.map(
-        lambda number: tf.ensure_shape(tf.numpy_function(schedule, [number], tf.int64), [None])
-    ).unbatch()
-    return tf.data.Dataset.choose_from_datasets(datasets, order, stop_on_empty_dataset=True)
-
-
 def through_seqio(loader: Loader, start: int, stop: int | None) -> Generator[Batch]:
     """The trainer's batches through seqio: start, start + 1, … before stop (None: endless).
 
     It shows that the tasks are what we train on; the loader's own feed is faster.
     """
-    featurizer, size = loader.featurizers[0], loader.batch_size
-    name, crop = f"{PREFIX}feed_{loader.identity[:16]}", featurizer.form.crop
-    mixed, first = len(loader.parts) > 1, start * size
-    if mixed:
-        register(loader.parts, crop=crop, name=name)
-    else:
-        register(loader.parts[0], crop=crop, name=name, first=first, **loader.order)
+    featurizer, size = loader.featurizer, loader.batch_size
+    name = register(
+        loader.source,
+        kind=featurizer.kind.name,
+        settings=featurizer.settings,
+        crop=featurizer.form.crop,
+        name=f"{PREFIX}feed_{loader.identity[:16]}",
+        first=start * size,
+        **loader.order,
+    )
     dataset = seqio.get_mixture_or_task(name).get_dataset(
         featurizer.lengths, split="train", shuffle=loader.shuffle, seed=loader.seed, num_epochs=None
     )
-    examples = iter((dataset.skip(first) if mixed else dataset).as_numpy_iterator())
+    examples = iter(dataset.as_numpy_iterator())
     own = slice(*loader.here)
     for _ in itertools.count(start) if stop is None else range(start, stop):
         batch = list(itertools.islice(examples, size))
@@ -355,14 +336,12 @@ def dumped(folder: str, count: int) -> str:
     """The first examples of a folder's task as text, in seqio's order for the seed 0."""
     task = seqio.get_mixture_or_task(register(folder))
     lines = [f"{task.name}: {task.num_input_examples('train'):,} examples a pass"]
-    dataset = task.get_dataset(None, shuffle=True, seed=0).take(count)
-    for example in dataset.as_numpy_iterator():
-        for name, feature in task.output_features.items():
-            value = example[name]
-            numbers = name.endswith(("_length", "_types")) or feature.dtype.is_floating
+    for example in task.get_dataset(None, shuffle=True, seed=0).take(count).as_numpy_iterator():
+        for name, value in example.items():
             rows = value.reshape(-1, value.shape[-1] if value.ndim else 1).tolist()
-            texts = rows if numbers or not value.ndim else map(feature.vocabulary.decode, rows)
-            lines.append(f"  {name} {value.shape}: {' | '.join(map(str, texts))}")
+            if value.ndim and value.dtype == np.int32 and not name.endswith(("_length", "_types")):
+                rows = [task.output_features[name].vocabulary.decode(row) for row in rows]
+            lines.append(f"  {name} {value.shape}: {' | '.join(map(str, rows))}")
     return "\n".join(lines)
 
 
@@ -402,8 +381,9 @@ def _register_all() -> None:
         seqio.TaskRegistry.add_provider(PREFIX + name, LateTask(PREFIX + name, kind, settings))
     for name, shares in STRATEGIES.items():
         if len(shares) > 1:
-            named = {f"{PREFIX}augtriever_{strategy}": rate for strategy, rate in shares.items()}
-            _add_mixture(f"{PREFIX}augtriever_{name}_mixture", named)
+            named = [(f"{PREFIX}augtriever_{strategy}", rate) for strategy, rate in shares.items()]
+            _forget(f"{PREFIX}augtriever_{name}_mixture")
+            seqio.MixtureRegistry.add(f"{PREFIX}augtriever_{name}_mixture", named)
 
 
 _register_all()

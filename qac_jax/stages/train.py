@@ -102,7 +102,7 @@ class Train(Stage):
             host=meshes.my_part(mesh),
             accelerators=0 if jax.default_backend() == "cpu" else jax.local_device_count(),
         )
-        kind = data.featurizers[0]
+        kind = data.featurizer
         precision = hardware.precision_on(jax.default_backend(), self.precision)
         objective = objective.bind(
             Context(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_examples import MemoryExamples
 
-from qac_jax.data.loader import Loader, Part
+from qac_jax.data.loader import Loader
 from qac_jax.data.randomness import permute
 from qac_jax.data.sampler import Separate
 
@@ -40,7 +40,7 @@ def rows(batch: dict[str, np.ndarray]) -> list[bytes]:
 @st.composite
 def orders(draw: Any) -> dict[str, Any]:
     """Any way of ordering any number of examples."""
-    way = draw(st.sampled_from(["drop", "wrap", "separate", "mixture", "plain"]))
+    way = draw(st.sampled_from(["drop", "wrap", "separate", "plain"]))
     count = draw(st.integers(16, 90))
     options: dict[str, Any] = {"seed": draw(st.integers(0, 2**31)), "batch_size": 8}
     if way == "separate":
@@ -48,13 +48,11 @@ def orders(draw: Any) -> dict[str, Any]:
         documents = np.repeat(np.arange(len(sizes)), sizes)
         parts: Any = source(len(documents), documents)
         options["separate_documents"] = True
-    elif way == "mixture":
-        parts = [Part(source(count), weight=2), Part(source(count // 2), weight=1)]
     else:
         parts = source(count)
         options["remainder"] = "drop" if way == "plain" else way
         options["shuffle"] = way != "plain"
-    return {"parts": parts, "lengths": LENGTHS, "prefetch": 0, **options}
+    return {"source": parts, "lengths": LENGTHS, "prefetch": 0, **options}
 
 
 @given(orders(), st.integers(0, 40), st.sampled_from([0, 2]))

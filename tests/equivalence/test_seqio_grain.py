@@ -20,7 +20,7 @@ from qac_jax import artifacts
 from qac_jax.data import tasks
 from qac_jax.data.kinds import KINDS
 from qac_jax.data.kinds.augtriever import STRATEGIES
-from qac_jax.data.loader import Loader, Part
+from qac_jax.data.loader import Loader
 from qac_jax.errors import UserError
 from qac_jax.stages.tokenize import Tokenize
 
@@ -78,20 +78,6 @@ def test_a_second_epoch_is_drawn_anew(folder: Path) -> None:
     with loader:
         for row, example in zip(example_rows(loader), found, strict=False):
             assert_same(row, example)
-
-
-def test_mixture_equals_loader(folder: Path) -> None:
-    parts = [
-        Part(str(folder / "examples_passage_query"), weight=3),
-        Part(str(folder / "examples_mixed"), settings={"probabilities": {"nearby": 1}}, weight=1),
-    ]
-    name = tasks.register(parts)
-    lengths = limits("mixed")
-    dataset = seqio.get_mixture_or_task(name).get_dataset(
-        lengths, shuffle=True, seed=3, num_epochs=None
-    )
-    with Loader(parts, batch_size=16, lengths=lengths, seed=3) as loader:
-        assert_first_same(loader, dataset)
 
 
 def test_shards_share_out_an_epoch(folder: Path) -> None:
@@ -193,22 +179,21 @@ def test_strategies_of_augtriever_with_their_rates(folder: Path, places: None) -
     examples = str(folder / "examples_strategies")
     tasks.use(examples)
 
-    def same_as_loader(name: str, parts: Any, **how: Any) -> None:
+    def same_as_loader(name: str, settings: dict[str, Any]) -> None:
         lengths = {"passage": 24, "context": 12}
         task = seqio.get_mixture_or_task(f"qac_augtriever_{name}")
         dataset = task.get_dataset(lengths, shuffle=True, seed=3, num_epochs=None)
-        with Loader(parts, batch_size=16, lengths=lengths, seed=3, **how) as loader:
+        how: dict[str, Any] = {"lengths": lengths, "seed": 3, "remainder": "wrap"}
+        with Loader(examples, batch_size=16, settings=settings, **how) as loader:
             assert_first_same(loader, dataset)
 
-    wrapped: dict[str, Any] = {"remainder": "wrap"}
-    same_as_loader("hybrid_all", examples, settings={"strategies": shares}, **wrapped)
+    same_as_loader("hybrid_all", {"strategies": shares})
     half = {"strategies": STRATEGIES["qext_plm"], "random_crop_share": 0.5}
-    same_as_loader("qext_plm_half", examples, settings=half, **wrapped)
-    parts = [
-        Part(examples, settings={"strategies": {name: 1.0}}, weight=rate)
-        for name, rate in sorted(shares.items())  # seqio sorts the tasks of a mixture
-    ]
-    same_as_loader("hybrid_all_mixture", parts)
+    same_as_loader("qext_plm_half", half)
+    mixture = seqio.get_mixture_or_task("qac_augtriever_hybrid_all_mixture")
+    assert {task.name[15:]: mixture.get_rate(task) for task in mixture.tasks} == shares
+    drawn = mixture.get_dataset({"passage": 24, "context": 12}, seed=3, num_epochs=None)
+    assert set(next(drawn.as_numpy_iterator())) == {"passage", "context"}
 
 
 RECIPES = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from toy_examples import MemoryExamples
 
-from qac_jax.data.loader import Loader, Part
+from qac_jax.data.loader import Loader
 from qac_jax.errors import UserError
 
 
@@ -106,25 +106,10 @@ def test_state_is_small_json_and_belongs_to_its_data() -> None:
     loader.close()
 
 
-def test_mixtures_keep_their_proportions_and_wrap_each_source_by_itself() -> None:
-    small, large = memory(30), memory(400)
-    parts = [Part(small, weight=1), Part(large, weight=3)]
-    loader = Loader(parts, batch_size=64, lengths=LENGTHS)
-    assert loader.examples_per_epoch == 430
-    sources = np.concatenate([loader.plan.at(step).part for step in range(32)])
-    assert (sources == 0).mean() == 0.25
-    taken = np.concatenate([s.example[s.part == 0] for s in map(loader.plan.at, range(32))])
-    for start in range(0, len(taken) - 30, 30):
-        assert sorted(taken[start : start + 30]) == list(range(30))
-    assert next(loader)["passage"].shape == (64, 8)
-    loader.close()
-
-
 def test_what_cannot_be_loaded() -> None:
     source: Any
     given: Any
     for source, given, message in (
-        ([Part(memory()), Part(memory(), kind="mlm")], {}, "cannot be mixed"),
         (memory(3), {}, "larger than the number of examples"),
         (memory(), {"host": (0, 3)}, "shared by 3 hosts"),
         (memory(4, [0, 0, 1, 1]), {"separate_documents": True}, r"number of documents \(2\)"),
