@@ -58,7 +58,7 @@ def compared(
     order = np.random.default_rng(seed).permutation(len(queries))[:sample]
     names = list(queries)
     asked = {names[i]: queries[names[i]] for i in sorted(order)}
-    exact, found = near.exactly(Vectors.of(vectors)).run(asked, k), near.run(asked, k)
+    found, exact = near.run(asked, k), near.exactly(Vectors.of(vectors)).run(asked, k)
     shares = [len({*found[q].ids} & {*best.ids}) / len(best.ids) for q, best in exact.items()]
     facts = {"k": k, "recall": float(np.mean(shares)), "queries": len(asked)}
     progress.say(f"{near.artifact.path}: {approximated(facts)}")

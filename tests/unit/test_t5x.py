@@ -20,31 +20,25 @@ from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.t5 import T5, T5Config, T5EncoderConfig
 
 
-INNER = {"output": "out", "gate": "wi_0", "down": "wo"}
-
-
 def names_of_t5x(params: Any, gated: bool) -> dict[str, np.ndarray]:
     """The parameters as T5X's minimal T5 names them (t5x/examples/t5/network.py)."""
-    found = {"token_embedder.embedding": params["shared"]["embedding"]}
-    if "lm_head" in params:
-        found["decoder.logits_dense.kernel"] = params["lm_head"]["embedding"].T
-    inner = INNER | {"up": "wi_1" if gated else "wi"}
-    for stack in ("encoder", "decoder"):
+    found = {}
+    for path, array in traverse_util.flatten_dict(params, sep=".").items():
+        stack = path.partition(".")[0]
         own = "self_attention" if stack == "decoder" else "attention"
-        found[f"{stack}.relpos_bias.rel_embedding"] = params[stack]["relative_bias"]["embedding"].T
-        found[f"{stack}.{stack}_norm.scale"] = params[stack]["norm"]["scale"]
-        parts = {"attention": own, "cross_attention": "encoder_decoder_attention", "mlp": "mlp"}
-        norms = {"cross_attention_norm": "pre_cross_attention_layer_norm"}
-        norms |= {"attention_norm": f"pre_{own}_layer_norm", "mlp_norm": "pre_mlp_layer_norm"}
-        for number, layer in params[stack]["layers"].items():
-            for name, part in layer.items():
-                place = f"{stack}.layers_{number}"
-                if name in norms:
-                    found[f"{place}.{norms[name]}.scale"] = part["scale"]
-                    continue
-                for key, of in part.items():
-                    found[f"{place}.{parts[name]}.{inner.get(key, key)}.kernel"] = of["kernel"]
-    return {name: np.asarray(array) for name, array in found.items()}
+        turned = path.endswith((".relative_bias.embedding", "lm_head.embedding"))
+        for ours, theirs in (
+            *(("shared", "token_embedder"), ("lm_head.embedding", "decoder.logits_dense.kernel")),
+            *(("relative_bias.", "relpos_bias.rel_"), (f"{stack}.norm", f"{stack}.{stack}_norm")),
+            *((".layers.", ".layers_"), (".attention_norm", f".pre_{own}_layer_norm")),
+            *((".cross_attention_norm", ".pre_cross_attention_layer_norm"), (".down.", ".wo.")),
+            *((".mlp_norm", ".pre_mlp_layer_norm"), (".attention.", f".{own}.")),
+            *((".cross_attention.", ".encoder_decoder_attention."), (".output.", ".out.")),
+            *((".gate.", ".wi_0."), (".up.", ".wi_1." if gated else ".wi.")),
+        ):
+            path = path.replace(ours, theirs)
+        found[path] = np.asarray(array.T if turned else array)
+    return found
 
 
 def write(folder: Path, arrays: dict[str, np.ndarray], layout: str) -> Path:
@@ -107,7 +101,7 @@ def test_shape_follows_from_arrays(tmp_path: Path) -> None:
         variables["params"],
     )
     own = {name: array for name, array in arrays.items() if not name.startswith("decoder")}
-    alone, _ = huggingface.load(write(tmp_path / "encoder", own, "msgpack"))
+    alone = huggingface.load(write(tmp_path / "encoder", own, "msgpack"))[0]
     assert isinstance(alone.config, T5EncoderConfig) and alone.config.num_layers == 2
-    with pytest.raises(UserError, match="not the checkpoint of a T5"):
+    with pytest.raises(UserError, match="not the checkpoint of T5X's"):
         huggingface.load(write(tmp_path / "other", {"cls.kernel": np.ones((2, 2))}, "msgpack"))
