@@ -373,7 +373,7 @@ def _forget(name: str) -> None:
 def _register_all() -> None:
     declared: dict[str, tuple[str, dict[str, Any]]] = {kind: (kind, {}) for kind in KINDS}
     for strategy, shares in STRATEGIES.items():
-        whole = {"strategies": shares}
+        whole = {"strategies": shares, "whole_documents": True}  # as the recipes
         declared[f"augtriever_{strategy}"] = "augtriever", whole
         declared[f"augtriever_{strategy}_half"] = "augtriever", {**whole, "random_crop_share": 0.5}
     for name, (kind, settings) in declared.items():

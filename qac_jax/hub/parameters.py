@@ -88,22 +88,29 @@ def restored(folder: epath.PathLike, runtime: Runtime) -> Nested:
 
     folder = os.path.abspath(os.fspath(folder))
     base = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
-    held = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     with sound(folder):
         keys = tensorstore.KvStore.open(base).result().list().result()
         names = [key.decode().removesuffix(_ARRAY) for key in keys if key.endswith(_ARRAY.encode())]
-        specs = {n: {"driver": "zarr", "kvstore": {**base, "path": f"{n}/"}} for n in names}
-        opened = [tensorstore.open(spec, read=True) for spec in specs.values()]
-        arrays = [each.result() for each in opened]
-        size = sum(array.size * array.dtype.numpy_dtype.itemsize for array in arrays)
-        if size > max(100 * held, 16 << 20):
-            said = f"{folder} describes {size:,} bytes in files of {held:,}"
-            raise UserError(f"{said}; make it again")
-        reads = [array.read() for array in arrays]
-        params = {name: read.result() for name, read in zip(names, reads, strict=True)}
+        params = read_zarr(folder, {n: {**base, "path": f"{n}/"} for n in names})
     weights.check_finite(params, folder)
     params = traverse_util.unflatten_dict(params, sep=".")
     return weights.scanned(params) if runtime.scan else params
+
+
+def read_zarr(folder: epath.PathLike, stores: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Arrays that TensorStore keeps in a folder, by name."""
+    import tensorstore
+
+    held = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    specs = [{"driver": "zarr", "kvstore": store} for store in stores.values()]
+    opened = [tensorstore.open(spec, read=True) for spec in specs]
+    arrays = [each.result() for each in opened]
+    size = sum(array.size * array.dtype.numpy_dtype.itemsize for array in arrays)
+    if size > max(100 * held, 16 << 20):
+        said = f"{folder} describes {size:,} bytes in files of {held:,}"
+        raise UserError(f"{said}; make it again")
+    reads = [array.read() for array in arrays]
+    return {name: read.result() for name, read in zip(stores, reads, strict=True)}
 
 
 def _checkpointer() -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from flax import serialization, traverse_util
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, weights
+from qac_jax.hub import backbones, parameters, weights
 from qac_jax.hub.backbones import Loaded, Options
 from qac_jax.models.t5 import T5Config, encoder_of
 
@@ -69,18 +69,17 @@ def _ours(name: str) -> str:
 
 def _arrays(folder: Path) -> dict[str, np.ndarray]:
     """The parameters of a checkpoint by T5X's names, joined by dots."""
-    import tensorstore
-
     found: dict[str, np.ndarray] = {}
     if (file := folder / "checkpoint").is_file():
         state = serialization.msgpack_restore(file.read_bytes())
         flat = traverse_util.flatten_dict(state.get("optimizer", state)["target"], sep=".")
         found = {name: value for name, value in flat.items() if isinstance(value, np.ndarray)}
-    for place in (mark.parent for mark in folder.glob(f"{_TARGET}*/.zarray")):
-        kept = {"driver": "file", "path": os.path.abspath(place)}
-        array = tensorstore.open({"driver": "zarr", "kvstore": kept}, open=True).result()
-        found[place.name.removeprefix(_TARGET)] = np.asarray(array.read().result())
-    return found
+    places = [mark.parent for mark in folder.glob(f"{_TARGET}*/.zarray")]
+    kept = {
+        place.name.removeprefix(_TARGET): {"driver": "file", "path": os.path.abspath(place)}
+        for place in places
+    }
+    return found | parameters.read_zarr(folder, kept)
 
 
 def _config(folder: Path, arrays: dict[str, np.ndarray]) -> T5Config:

@@ -8,7 +8,7 @@ points the fastest is taken whose recall on the other half reaches the target to
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from etils import epath

@@ -187,9 +187,10 @@ def test_strategies_of_augtriever_with_their_rates(folder: Path, places: None) -
         with Loader(examples, batch_size=16, settings=settings, **how) as loader:
             assert_first_same(loader, dataset)
 
-    same_as_loader("hybrid_all", {"strategies": shares})
+    whole = {"whole_documents": True}
+    same_as_loader("hybrid_all", {"strategies": shares, **whole})
     half = {"strategies": STRATEGIES["qext_plm"], "random_crop_share": 0.5}
-    same_as_loader("qext_plm_half", half)
+    same_as_loader("qext_plm_half", {**half, **whole})
     mixture = seqio.get_mixture_or_task("qac_augtriever_hybrid_all_mixture")
     assert {task.name[15:]: mixture.get_rate(task) for task in mixture.tasks} == shares
     drawn = mixture.get_dataset({"passage": 24, "context": 12}, seed=3, num_epochs=None)
