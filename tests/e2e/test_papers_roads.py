@@ -250,14 +250,13 @@ def test_every_stage(
     if SCANN[0] in bindings:
         said = capsys.readouterr()
         assert re.search(r"mine: mined by approximate search, recall@\d+ [01]\.", said.err)
-        lost = (
-            r"run_\d_dl20\S*: approximate search, recall@1000 [01]\.\d+ on 4 queries; against exact"
-        )
-        assert len(re.findall(lost + r" search there mrr@10 [-+]", said.out)) == 2, said.out
+        lost = r"run_\d_dl20\S*: approximate search, recall@1000 [01]\.\d+ on 4 queries; .*mrr@10 "
+        assert len(re.findall(lost, said.out)) == 2, said.out
     if trained := FED.get(name):
-        parameters = artifacts.load(tmp_path / "out" / trained).identity
+        (made,) = (tmp_path / "out").glob(f"**/{trained}/artifact.json")
+        parameters = artifacts.load(made.parent).identity
         assert main([*command, "--feed", "seqio", "--from", trained]) == 0
-        assert artifacts.load(tmp_path / "out" / trained).identity == parameters
+        assert artifacts.load(made.parent).identity == parameters
     for stage in figures:
         (made,) = (tmp_path / "out").glob(f"**/{stage}/artifact.json")
         assert json.loads(made.read_text())["count"], stage
