@@ -5,7 +5,6 @@ that is not in it a folder such as `target.encoder.layers_0.mlp.wo.kernel`, Tens
 """
 
 import dataclasses
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -74,10 +73,9 @@ def _arrays(folder: Path) -> dict[str, np.ndarray]:
         state = serialization.msgpack_restore(file.read_bytes())
         flat = traverse_util.flatten_dict(state.get("optimizer", state)["target"], sep=".")
         found = {name: value for name, value in flat.items() if isinstance(value, np.ndarray)}
-    places = [mark.parent for mark in folder.glob(f"{_TARGET}*/.zarray")]
     kept = {
-        place.name.removeprefix(_TARGET): {"driver": "file", "path": os.path.abspath(place)}
-        for place in places
+        mark.parent.name.removeprefix(_TARGET): {"driver": "file", "path": str(mark.parent)}
+        for mark in folder.absolute().glob(f"{_TARGET}*/.zarray")
     }
     return found | parameters.read_zarr(folder, kept)
 

@@ -76,6 +76,8 @@ class Index(Searchable):
 
     def exactly(self, vectors: Vectors) -> Index:
         """The same index with exact search of its vectors."""
+        if len(vectors) != len(self):
+            raise UserError(f"{self.artifact.path} was not made of these vectors; give its own")
         other = copy.copy(self)
         other.searcher = Exact(vectors)
         return other
