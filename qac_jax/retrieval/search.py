@@ -72,7 +72,7 @@ def approximated(facts: Mapping[str, Any]) -> str:
     text += f" on {facts['queries']:,} queries" if "queries" in facts else ""
     if lost := facts.get("loss"):
         text += "; against exact search there "
-        text += ", ".join(f"{measure} {-loss:+.4f}" for measure, loss in lost.items())
+        text += ", ".join(f"{measure} {0 - loss:+.4f}" for measure, loss in lost.items())
     return text
 
 
