@@ -424,10 +424,10 @@ def augtriever_row(run: Run, p: Row) -> None:
 
 # Table 6: which rows a corpus has; by InBatch with pseudo-queries alone, by MoCo with half crops,
 # on Wikipedia also the other way round.
-_ROWS = ("qgen_d2q", "doc_title", "qext_bm25", "qext_plm", *_TQGEN)
+_ROWS = ("qgen_d2q", "doc_title", "qext_bm25", "qext_plm", *TQGEN)
 _WIKI_ROWS = (*_ROWS, "paq", "doc_anchor", "qext_self")
 # Table 3: these and both kinds of crops, and Hybrid-TQGen+ by MoCo.
-_FINETUNED = ("random_crop", "qgen_d2q", "doc_title", "qext_plm", *_TQGEN)
+_FINETUNED = ("random_crop", "qgen_d2q", "doc_title", "qext_plm", *TQGEN)
 
 
 def augtriever_tables() -> Grid:
