@@ -16,8 +16,6 @@ _PARTS = re.split(r"^## (.*)$", PAGE, flags=re.MULTILINE)
 SECTIONS = {k: text for k, text in zip(_PARTS[1::2], _PARTS[2::2], strict=True) if k[0] == "("}
 # The files that an extension may touch, by the beginning of its heading.
 FILES = {"(a)": 2, "(b)": 2, "(c)": 1, "(d)": 1, "(e)": 1}
-# These compile a model's training; the others take seconds.
-SLOW = ("(a)", "(b)", "(e)")
 _FENCE = re.compile(r"^```(\w+) *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROGRAMS = (
     f'qac() {{ "{sys.executable}" -m qac_jax.cli "$@"; }}; python() {{ "{sys.executable}" "$@"; }}'
@@ -25,9 +23,7 @@ _PROGRAMS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "heading", [pytest.param(k, marks=[pytest.mark.slow] * (k[:3] in SLOW)) for k in SECTIONS]
-)
+@pytest.mark.parametrize("heading", SECTIONS)
 def test_an_example_runs_as_it_stands(heading: str, tmp_path: Path) -> None:
     for name in ("qac_jax", "gin_configs"):  # as links: an example's files stay out of ours
         ignored = shutil.ignore_patterns("__pycache__")

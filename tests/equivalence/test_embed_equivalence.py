@@ -79,6 +79,7 @@ def test_eight_devices_are_one(encoder, texts):
     np.testing.assert_allclose(encoder.encode(texts), alone.encode(texts), rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_sentence_transformers_gives_the_same(folder, encoder, texts):
     st = pytest.importorskip("sentence_transformers")
     theirs = st.SentenceTransformer(str(folder / "encoder"), device="cpu")

@@ -55,6 +55,7 @@ def orders(draw: Any) -> dict[str, Any]:
     return {"source": parts, "lengths": LENGTHS, "prefetch": 0, **options}
 
 
+@pytest.mark.slow
 @given(orders(), st.integers(0, 40), st.sampled_from([0, 2]))
 @settings(max_examples=40, deadline=None)
 def test_restored_goes_on_like_uninterrupted(
@@ -167,6 +168,7 @@ print("rows", rows)
 """
 
 
+@pytest.mark.slow
 def test_iterating_imports_no_tensorflow(tmp_path: Path) -> None:
     examples = str(toy_examples.tokenized(tmp_path, "passage_query").path)
     optional = ["gin", "transformers", "nltk", "scann", "tensorflow"]

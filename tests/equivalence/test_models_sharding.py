@@ -81,11 +81,7 @@ def _on_one_device(name: str) -> tuple[Any, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [
-        pytest.param("bert_scan", (2, 4, 1), marks=pytest.mark.slow),
-        pytest.param("dual_encoder", (2, 2, 2), marks=pytest.mark.slow),
-        ("bert_scan", (8, 1, 1)),
-    ],
+    [("bert_scan", (2, 4, 1)), ("dual_encoder", (2, 2, 2)), ("bert_scan", (8, 1, 1))],
     ids=str,
 )
 def test_sharded_is_single_device(name: str, shape: tuple[int, int, int]) -> None:

@@ -87,9 +87,7 @@ def _check(loss: Any, grads: Any, case: Path, name: str, flags: Any, precision: 
 
 
 @pytest.mark.slow
-@golden.each_variant(
-    "07a", "07b", kind="inbatch", without=BUGGY, slow=("T005", "T1_normdoc_cls", "T1_neg")
-)
+@golden.each_variant("07a", "07b", kind="inbatch", without=BUGGY)
 def test_in_batch(case: Path, variant: str, precision: str) -> None:
     _, arrays = golden.load(case)
     flags = golden.variants(case, "inbatch")[variant]

@@ -70,9 +70,7 @@ each = pytest.mark.parametrize("name", CASES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [*list(VARIANTS)[:-1], pytest.param("modernbert-biases", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_hidden_states(name: str, tmp_path: Path) -> None:
     hf.check_hidden_states(VARIANTS[name], tmp_path)
 

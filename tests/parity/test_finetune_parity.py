@@ -32,7 +32,7 @@ def _batch(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any
 
 
 @pytest.mark.slow
-@golden.each_variant("05_", slow=("mean_T1", "cls_T1"))
+@golden.each_variant("05_")
 def test_losses_vectors_and_gradients(case: Path, variant: str, precision: str) -> None:
     meta, arrays = golden.load(case)
     flags = meta["variants"][variant]

@@ -211,7 +211,7 @@ def test_cocondenser_gradient_of_vectors(case: Path, precision: str) -> None:
 
 
 @pytest.mark.slow
-@golden.each_variant("03c_", slow=("late1",))
+@golden.each_variant("03c_")
 def test_cocondenser_of_queries(case: Path, variant: str, precision: str) -> None:
     this = load(case, precision)
     flags = this.meta["variants"][variant]
@@ -269,7 +269,7 @@ def check_cotmae_without_its_decoder(this: Case, variant: str) -> None:
 
 
 @pytest.mark.slow
-@golden.each_variant("04c_", slow=("dec_full", "dec_w3"))
+@golden.each_variant("04c_")
 def test_cotmae_of_queries(case: Path, variant: str, precision: str) -> None:
     this = load(case, precision)
     flags = this.meta["variants"][variant]

@@ -105,7 +105,7 @@ def test_a_cross_encoders_dropout() -> None:
     config = dataclasses.replace(config, hidden_dropout=0.0, attention_dropout=0.0)
     keys = jax.random.split(jax.random.key(1), 3)
     module = CrossEncoder(config, labels=2, classifier_dropout=0.5)
-    variables = module.init(KEY, *TEXTS)
+    variables = {"params": params_of(module)}
     plain = module.apply(variables, *TEXTS)
     assert not np.allclose(plain, module.apply(variables, *TEXTS, None, keys))
     default = dataclasses.replace(module, classifier_dropout=None)  # the BERT's, which is 0
@@ -284,7 +284,7 @@ def test_the_best_span_becomes_the_query() -> None:
 
 def test_starting_from_a_bert_and_what_is_kept(moco: Any) -> None:
     bert = Bert(BERT)
-    params = nn.unbox(bert.init(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
+    params = params_of(bert, 3)
     objective, given = moco[0].start_from(bert, params)
     state = objective.initial_state(given)
     jax.tree.map(np.testing.assert_array_equal, state["momentum"]["encoder"]["backbone"], params)
