@@ -275,16 +275,13 @@ class Retriever:
         with its card, or with the passages beside it. overwrite: in place of one of these."""
         target = Path(folder)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            if not overwrite:
+            saved = [target / part for part in (_MODEL, _TEXTS, _INDEX)]
+            saved = [target] if artifacts.peek(target) else list(filter(Path.exists, saved))
+            if not overwrite or (saved != [target] and {*target.iterdir()} != {*saved}):
                 raise UserError(
-                    f"{target} exists and is not empty; choose another folder, or pass "
-                    "overwrite=True"
+                    f"{target} exists and is not empty; choose another folder, or overwrite=True "
+                    "where .save has written it"
                 )
-            parts = [target / part for part in (_MODEL, _TEXTS, _INDEX)]
-            saved = [target] if artifacts.peek(target) else list(filter(Path.exists, parts))
-            others = {*target.iterdir()}.difference(saved) if saved != [target] else ()
-            if others or not saved:
-                raise UserError(f"{target} is not what .save has written; choose another folder")
             # The new one is whole before the old one goes, which may be what is saved.
             new = target.with_name(f".{target.name}.new")
             self.save(new, name=name or target.name, license=license)

@@ -236,9 +236,10 @@ def _thin(folders: Mapping[str, epath.Path], kept: Mapping[str, Artifact]) -> in
     """Removes the stages that no result is or refers to; returns how many."""
     needed = {os.path.realpath(folders[name]) for name in kept}
     for artifact in kept.values():
-        known = [artifact.info.get("encoder"), *(artifact.info.get("texts") or ())]
-        for of in filter(None, known):
-            needed |= set(map(os.path.realpath, corpus.places(of, artifact.path)))
+        texts = artifact.info.get("texts")
+        for of in (artifact.info.get("encoder"), *(texts if isinstance(texts, list) else ())):
+            if isinstance(of, dict):
+                needed |= set(map(os.path.realpath, corpus.places(of, artifact.path)))
     removed = 0
     for name, folder in folders.items():
         if folder.exists() and os.path.realpath(folder) not in needed:

@@ -191,12 +191,12 @@ async def agents(body: mcp.Call, request: Asked, server: Here) -> Response:
     """Tools for agents: search, and with the token add."""
 
     async def run(tool: str, given: Any) -> Any:
-        if tool == "add":
-            server.admission.check_writer(request.headers.get("authorization", ""))
-            return await run_in_threadpool(server.engine.add, given.passages, given.replace)
-        return (await server.answer(given))[0]
+        if tool == "search":
+            return (await server.answer(given))[0]
+        server.admission.check_writer(request.headers.get("authorization", ""))
+        return await run_in_threadpool(server.engine.add, given.passages, given.replace)
 
-    return await mcp.answered(body, run, writes=server.admission.writes)
+    return await mcp.answered(body, run, writes=bool(server.admission.writers))
 
 
 @routes.api_route("/mcp", methods=["GET", "DELETE"], include_in_schema=False)

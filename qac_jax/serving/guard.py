@@ -53,7 +53,7 @@ class Admission:
 
     def __init__(self, settings: Serving, traffic: Traffic):
         self.settings, self.traffic = settings, traffic
-        self._writers, self._readers = settings.token(), settings.read_token()
+        self.writers, self._readers = settings.token(), settings.read_token()
         self._due: dict[str, float] = {}  # when a client may have sent what it has sent
 
     def check(self, scope: Scope) -> None:
@@ -69,22 +69,17 @@ class Admission:
         given = headers.get("authorization", "")
         if scope["method"] == "POST" and path not in _ASKED:
             self.check_writer(given)
-        elif self._readers and not _same(given, self._readers, self._writers):
+        elif self._readers and not _same(given, self._readers, self.writers):
             # Basic, with the token as the password, is what browsers ask for by themselves.
             sentence = 'give the token of readers: "Authorization: Bearer …", or as the password'
             raise HTTPException(401, sentence, {"WWW-Authenticate": 'Basic realm="qac"'})
 
-    @property
-    def writes(self) -> bool:
-        """Whether anyone may write."""
-        return bool(self._writers)
-
     def check_writer(self, given: str) -> None:
         """Raises HTTPException unless an Authorization has the token of writers."""
-        if not self._writers:
+        if not self.writers:
             raise HTTPException(403, "this server only reads; a token would let others write")
         # A browser sends Basic by itself, whatever page asks it to.
-        if given[:6].lower() == "basic " or not _same(given, self._writers):
+        if given[:6].lower() == "basic " or not _same(given, self.writers):
             sentence = 'give the token: "Authorization: Bearer …"'
             raise HTTPException(401, sentence, {"WWW-Authenticate": "Bearer"})
 

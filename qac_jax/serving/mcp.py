@@ -14,19 +14,13 @@ from qac_jax.serving.requests import AddRequest, SearchRequest
 
 # The newest first, which is offered to those that ask for another one.
 _VERSIONS = ("2025-06-18", "2025-03-26", "2024-11-05")
+_SEARCH = "Searches the passages of this index by meaning and by words; gives the best k."
+_ADD = "Adds passages (texts, or records with _id, title, text and metadata); gives their ids."
 _TOOLS: dict[str, tuple[type[Any], str, tuple[str, ...]]] = {
-    "search": (
-        SearchRequest,
-        "Searches the passages of this index by meaning and by words; gives the best k with ids, "
-        "titles, texts and where they are from.",
-        ("query", "k", "where"),
-    ),
-    "add": (
-        AddRequest,
-        "Adds passages (texts, or records with _id, title, text and metadata); gives their ids.",
-        ("passages", "replace"),
-    ),
+    "search": (SearchRequest, _SEARCH, ("query", "k", "where")),
+    "add": (AddRequest, _ADD, ("passages", "replace")),
 }
+Run = Callable[[str, Any], Awaitable[Any]]  # of a tool by its name, with checked arguments
 
 
 class Call(BaseModel):
@@ -38,32 +32,24 @@ class Call(BaseModel):
     params: dict[str, Any] = {}
 
 
-async def answered(
-    call: Call, run: Callable[[str, Any], Awaitable[Any]], *, writes: bool
-) -> Response:
-    """The answer to a call; `run` takes the name of a tool and its checked arguments."""
+async def answered(call: Call, run: Run, *, writes: bool) -> Response:
+    """The answer to a call."""
     if call.id is None:
         return Response(status_code=202)
-    tools = {name: tool for name, tool in _TOOLS.items() if writes or name != "add"}
-    name = str(call.params.get("name"))
+    tools, name = [*_TOOLS][: 1 + writes], call.params.get("name")
+    result: dict[str, Any] = {}
     if call.method == "initialize":
         asked = call.params.get("protocolVersion")
-        result: dict[str, Any] = {
-            "protocolVersion": asked if asked in _VERSIONS else _VERSIONS[0],
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "qac_jax", "version": __version__},
-        }
-    elif call.method == "ping":
-        result = {}
+        result["protocolVersion"] = asked if asked in _VERSIONS else _VERSIONS[0]
+        result["capabilities"] = {"tools": {}}
+        result["serverInfo"] = {"name": "qac_jax", "version": __version__}
     elif call.method == "tools/list":
-        result = {"tools": [_described(name, *tool) for name, tool in tools.items()]}
+        result["tools"] = [_described(tool, *_TOOLS[tool]) for tool in tools]
     elif call.method == "tools/call" and name in tools:
-        result = await _called(name, tools[name][0], call.params.get("arguments") or {}, run)
-    else:
-        unknown = (-32602, f"there is no tool {name[:80]!r}; tools/list names them")
-        if call.method != "tools/call":
-            unknown = (-32601, f"there is no method {call.method[:80]!r}")
-        error = dict(zip(("code", "message"), unknown, strict=True))
+        result = await _called(name, call.params.get("arguments") or {}, run)
+    elif call.method != "ping":
+        code = -32602 if call.method == "tools/call" else -32601
+        error = {"code": code, "message": f"there is no such method or tool; tools: {tools}"}
         return JSONResponse({"jsonrpc": "2.0", "id": call.id, "error": error})
     return JSONResponse({"jsonrpc": "2.0", "id": call.id, "result": result})
 
@@ -74,21 +60,16 @@ def _described(name: str, model: type[Any], about: str, shown: tuple[str, ...]) 
     return {"name": name, "description": about, "inputSchema": schema}
 
 
-async def _called(
-    name: str, model: type[Any], given: Any, run: Callable[[str, Any], Awaitable[Any]]
-) -> dict[str, Any]:
+async def _called(name: str, given: Any, run: Run) -> dict[str, Any]:
     """What an agent reads; it can mend its own faults, and not that it has no token."""
+    found: dict[str, Any] = {}
     try:
-        result = await run(name, model.model_validate(given))
+        result = await run(name, _TOOLS[name][0].model_validate(given))
+        text, found = json.dumps(result, ensure_ascii=False), {"structuredContent": result}
     except ValidationError as error:
-        first = error.errors()[0]
-        return _text(f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}", True)
+        text = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
     except HTTPException as error:
         if error.status_code in (401, 403):
             raise
-        return _text(error.detail, True)
-    return {**_text(json.dumps(result, ensure_ascii=False)), "structuredContent": result}
-
-
-def _text(text: str, wrong: bool = False) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": text}], "isError": wrong}
+        text = error.detail
+    return {"content": [{"type": "text", "text": text}], "isError": not found, **found}

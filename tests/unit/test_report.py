@@ -98,7 +98,9 @@ def test_figures_and_their_marks(made: artifacts.Artifact) -> None:
     assert [line.split(" | ")[1] for line in lines] == ["bm25", "retriever_1", "retriever_2"]
     assert "^" not in lines[0] and "^ab" in lines[2] and "**" in lines[2]
     assert "<sup>ab</sup>" in made.file(PAGE).read_text()
-    assert "24 questions" in table
+    assert "24 questions" in table and "mrr: the mean of 1 / rank of the first" in table
+    dot = Content("dot", curves={"trained": [{"step": 1, "loss": 2.0}]})
+    assert "<h2>Training" not in html(dot)
 
 
 def test_it_is_made_again_when_the_run_changes(run: Path, tmp_path: Path) -> None:

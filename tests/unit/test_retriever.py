@@ -83,7 +83,7 @@ def test_what_is_saved_can_be_moved(searching: Retriever, tmp_path: Path) -> Non
     assert Retriever.load(tmp_path / "moved").search("honey", k=3) == searching.search("honey", k=3)
     assert {p.name for p in tmp_path.iterdir()} == {"moved"}
     (tmp_path / "moved" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not what .save has written"):
+    with pytest.raises(UserError, match="exists and is not empty"):
         again.save(tmp_path / "moved", overwrite=True)
     shown = searching.search("honey", k=3)._repr_html_()
     assert shown.startswith("<table><tr><td>") and "make honey." in shown

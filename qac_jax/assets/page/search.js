@@ -104,7 +104,8 @@ function hitShown(hit) {
     actions.append(whole);
   }
   why.addEventListener("click", () => explain(hit, article, why));
-  article.append(actions, details(hit));
+  actions.append(details(hit));
+  article.append(actions);
   return article;
 }
 
