@@ -203,16 +203,8 @@ def summed(plans: Sequence[Plan]) -> Plan:
 
 def named(stage: Any) -> dict[str, Plan]:
     """Input -> the size of the model that it names, where that is one of NAMED."""
-    found = {
-        field: value.rsplit(":", 1)[-1]
-        for field, value in fields.values(stage).items()
-        if isinstance(value, str)
-    }
-    return {
-        field: {"parameters_of_layers": NAMED[name]}
-        for field, name in found.items()
-        if name in NAMED
-    }
+    given = {field: str(v).rsplit(":", 1)[-1] for field, v in fields.values(stage).items()}
+    return {f: {"parameters_of_layers": NAMED[name]} for f, name in given.items() if name in NAMED}
 
 
 def sizes_of(text: str) -> dict[str, int]:
