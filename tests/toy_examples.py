@@ -142,8 +142,12 @@ def groups(folder: Path) -> str:
         chosen = rng.sample(every, rng.randint(3, 5))
         queries = [words(rng, 3) for _ in range(rng.randint(2, 4))]
         of = [{"title": p["title"], "text": p["text"]} for p in chosen]
-        scores = [[round(rng.random(), 3) for _ in chosen] for _ in queries]
-        found.append({"_id": f"g{number}", "queries": queries, "passages": of, "scores": scores})
+        scores, lexical = (
+            [[round(rng.random(), 3) for _ in chosen] for _ in queries] for _ in range(2)
+        )
+        own = [rng.randrange(len(chosen)) for _ in queries]
+        numbers = {"scores": scores, "lexical": lexical, "own": own}
+        found.append({"_id": f"g{number}", "queries": queries, "passages": of, **numbers})
     return _write(folder / "groups", "groups", found)
 
 

@@ -95,6 +95,9 @@ def batch_for(
     if name in ("finetune", "listwise"):
         scored = (size, 2, 3) if name == "listwise" else (size, 3)
         batch["scores"] = rng.normal(size=scored).astype(np.float32)
+    if name == "listwise":
+        batch["lexical"] = rng.random(scored, np.float32)
+        batch["own"] = rng.integers(-1, 3, (size, 2)).astype(np.int32)
     if name == "spans":  # every other query is the best of its text's spans
         batch["extract"] = np.arange(size, dtype=np.int32) % 2
     return batch

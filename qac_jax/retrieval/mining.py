@@ -432,7 +432,8 @@ def groups(
 ) -> Iterator[Record]:
     """All passages grouped, each with some of its queries, and scored; `seed` ends in the number of
     the grouping. Groups without queries are left out. With a cross-encoder the scores are its
-    log-odds of the teacher's best passages of the group; the others have none.
+    log-odds of the teacher's best passages of the group; the others have none. `lexical` is BM25's
+    part of the teacher's scores before its weight, `own` the place of each query's passage.
     """
     rng = np.random.default_rng(seed)
     dense = teacher.parts.dense
@@ -446,14 +447,15 @@ def groups(
     for start in range(0, len(grouped), _TOGETHER):
         some = grouped[start : start + _TOGETHER]
         names = [[dense.ids[row] for row in rows.tolist()] for rows in some]
-        asked = [[query for name in of for query in drawn(name)] for of in names]
+        pairs = [[(n, query) for n, name in enumerate(of) for query in drawn(name)] for of in names]
+        asked = [[query for _, query in of] for of in pairs]
         texts = [query.text for of in asked for query in of]
         rows = [of for of, its in zip(some, asked, strict=True) for _ in its]
         scores = iter(scores_of(teacher, texts, rows) if texts else ())
-        for number, (ids, its) in enumerate(zip(names, asked, strict=True), start):
+        for number, (ids, its, paired) in enumerate(zip(names, asked, pairs, strict=True), start):
             if its:
                 records = by_id([passages], ids)
-                of = np.stack([next(scores) for _ in its])
+                of, lexical = np.stack([next(scores) for _ in its], axis=1)
                 if reranker:
                     of = rescored(of, its, records, reranker, reranked)
                 yield {
@@ -464,6 +466,8 @@ def groups(
                         {"title": r.get("title") or "", "text": r["text"]} for r in records
                     ],
                     "scores": np.where(np.isnan(of), np.array(None), of.round(6)).tolist(),
+                    "lexical": lexical.round(6).tolist(),
+                    "own": [place for place, _ in paired],
                 }
 
 
@@ -486,7 +490,7 @@ def rescored(
 def scores_of(
     teacher: Hybrid, questions: Sequence[str], rows: Sequence[np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """The teacher's score of each question's rows, on the scale of its index."""
+    """[2, rows]: the teacher's score of each question's rows, and BM25's part, on their scale."""
     parts, weight = teacher.parts, teacher.settings.weight
     vectors = teacher.encoder.encode(list(questions), "query")
     highest = parts.dense.search(vectors, 1)[0][:, 0]
@@ -500,7 +504,7 @@ def scores_of(
         low = fusion.COSINE if parts.cosine else float(near.min())
         unit = max(float(highest[place]) - low, 1e-6)
         both = np.stack([(near - low) / unit, words[place] / max(float(by_words[place]), 1e-6)])
-        yield fusion.mixed(both, weight)
+        yield np.stack([fusion.mixed(both, weight), both[1].astype(np.float32)])
 
 
 def by_passage(

@@ -133,6 +133,7 @@ class Group(Stage):
 
     VERB = "group"
     KIND = "groups"
+    VERSION = 2
     EXAMPLE = "qac step group --passages P --contexts C --teacher out/hybrid --out out/groups"
 
     GROUPS = (one_of("contexts", "queries"), together("queries", "qrels"))

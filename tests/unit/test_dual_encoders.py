@@ -197,7 +197,8 @@ def test_titles_are_read_as_in_training() -> None:
 
 
 def test_the_loss_is_the_divergence_of_every_query() -> None:
-    made = Listwise(model(pooling="mean"), temperature=0.1, teacher_temperature=0.2)
+    settings = {"temperature": 0.1, "teacher_temperature": 0.2, "labels": 0.3, "lexical": 2.0}
+    made = Listwise(model(pooling="mean"), **settings)
     batch, variables = batch_for("listwise"), nn.unbox(jax.jit(made.init)(KEY))
     batch["scores"][1, :, 2] = -np.inf  # a passage that only fills the group
     batch["scores"][2, 0, 1] = batch["scores"][3, 1] = np.nan  # not scored: a passage, and all
@@ -209,13 +210,17 @@ def test_the_loss_is_the_divergence_of_every_query() -> None:
         return np.asarray(found).reshape(*lengths.shape, -1)
 
     divergences = []
-    for queries, passages, scores in zip(
-        vectors("query"), vectors("passages"), batch["scores"], strict=True
+    for queries, passages, *numbers in zip(
+        *(vectors("query"), vectors("passages")),
+        *(batch[name] for name in ("scores", "lexical", "own")),
+        strict=True,
     ):
-        for query, of in zip(queries, scores, strict=True):
+        for query, of, lexical, own in zip(queries, *numbers, strict=True):
             kept = np.isfinite(of)
-            own, teacher = passages[kept] @ query, of[kept]
-            p, q = (np.asarray(jax.nn.softmax(x)) for x in (teacher / 0.2, own / 0.1))
+            near = passages[kept] @ query / 0.1 + 2.0 * lexical[kept]
+            p, q = (np.asarray(jax.nn.softmax(x)) for x in (of[kept] / 0.2, near))
+            if own in np.flatnonzero(kept):
+                p = 0.7 * p + 0.3 * (np.flatnonzero(kept) == own)
             divergences.append(np.sum(p * np.log(p / q)))
     found, gradient = jax.value_and_grad(loss)(variables, batch)
     assert float(found) == pytest.approx(np.mean(divergences), rel=1e-5)

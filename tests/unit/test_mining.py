@@ -223,11 +223,17 @@ def test_scores_are_those_of_the_hybrid_index_and_turns_group_anew(
         assert len(names) == 8
         assert len(of["queries"]) == sum(min(2, len(of_passage[name])) for name in names)
         assert set(of["queries"]) <= set().union(*(of_passage[name] for name in names))
-        for scores, (best, rows) in zip(
-            of["scores"], (teacher.find([q], 40) for q in of["queries"]), strict=True
+        for query, scores, lexical, own in zip(
+            *(of[name] for name in ("queries", "scores", "lexical", "own")), strict=True
         ):
+            best, rows = teacher.find([query], 40)
             fused = {teacher.ids[r]: s for r, s in zip(rows[0], best[0], strict=True)}
             np.testing.assert_allclose(scores, [fused[name] for name in names], atol=1e-5)
+            (words,) = teacher.parts.bm25.scores_of([query], [np.arange(len(teacher.ids))])
+            share = words / max(teacher.parts.bm25.information(query), 1e-6)
+            by_words = dict(zip(teacher.parts.bm25.ids, share.tolist(), strict=True))
+            np.testing.assert_allclose(lexical, [by_words[name] for name in names], atol=1e-5)
+            assert query in of_passage[names[own]]
 
 
 def test_a_cross_encoder_scores_the_best_of_a_group_and_the_others_have_none(

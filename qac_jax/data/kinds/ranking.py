@@ -183,21 +183,28 @@ def groups(
     n_passages: int = 32,
     n_queries: int = 128,
 ) -> Example:
-    """Passages and queries of a group with the teacher's scores; each epoch draws anew.
+    """Passages and queries of a group with the scores of the teacher and of BM25, and the place of
+    each query's own passage (-1: not drawn); each epoch draws anew.
 
     Where a group has too few of either, some repeat: a query counts twice, and a repeated passage
     is masked by a score of minus infinity.
     """
     passages, queries = record["passages"], record["queries"]
-    scores = np.asarray(record["scores"], np.float32).reshape(len(queries), len(passages))
     asked = _drawn(len(queries), n_queries, rng)
     shown = _drawn(len(passages), n_passages, rng)
-    chosen = scores[np.ix_(asked, shown)]
-    chosen[:, len(passages) :] = -np.inf
+    scores, lexical = (
+        np.asarray(record[name], np.float32).reshape(len(queries), -1)[np.ix_(asked, shown)]
+        for name in ("scores", "lexical")
+    )
+    scores[:, len(passages) :] = -np.inf
+    places = np.full(len(passages), -1, np.int32)
+    places[shown[: len(passages)]] = np.arange(min(len(shown), len(passages)))
     return {
         "query": [form.one(queries[place], lengths["query"], rng) for place in asked],
         "passages": [form.one(passages[place], lengths["passages"], rng) for place in shown],
-        "scores": chosen,
+        "scores": scores,
+        "lexical": lexical,
+        "own": places[np.asarray(record["own"])[asked]],
     }
 
 
@@ -207,8 +214,11 @@ def _drawn(count: int, wanted: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(turns)[:wanted]
 
 
+GROUP_NUMBERS = {"scores": "float32", "lexical": "float32", "own": "int32"}
+
+
 def groups_of_texts(texts: DocumentTexts, together: Sequence[Record]) -> Iterator[Record]:
-    """Records {"queries", "passages", "scores"} of `qac step group`."""
+    """Records {"queries", "passages", "scores", "lexical", "own"} of `qac step group`."""
     how, encode = texts.building.texts, texts.tokenizer.encode_batch
     for group in together:
         passages = [
@@ -218,7 +228,8 @@ def groups_of_texts(texts: DocumentTexts, together: Sequence[Record]) -> Iterato
         yield {
             "queries": encode([how.query_prompt + query for query in group["queries"]]),
             "passages": encode(passages),
-            "scores": np.array(group["scores"], np.float32).reshape(-1),
+            **{n: np.array(group[n], np.float32).reshape(-1) for n in ("scores", "lexical")},
+            "own": np.array(group["own"], np.int32),
         }
 
 
@@ -271,11 +282,15 @@ GROUPS = DocumentKind(
     features=lambda settings: {
         "query": Feature(axes=(settings["n_queries"], LENGTH), length=32),
         "passages": Feature(axes=(settings["n_passages"], LENGTH), length=144),
-        "scores": Feature(axes=(settings["n_queries"], settings["n_passages"]), dtype="float32"),
+        **dict.fromkeys(
+            ("scores", "lexical"),
+            Feature(axes=(settings["n_queries"], settings["n_passages"]), dtype="float32"),
+        ),
+        "own": Feature(axes=(settings["n_queries"],)),
     },
-    needs=lambda settings: ("queries", "passages", "scores"),
+    needs=lambda settings: ("queries", "passages", *GROUP_NUMBERS),
     check=functools.partial(_at_least, n_passages=2, n_queries=1),
-    stored=lambda building: Stored((), ("queries", "passages"), {"scores": "float32"}),
+    stored=lambda building: Stored((), ("queries", "passages"), GROUP_NUMBERS),
     of_pairs=groups_of_texts,
     prompted=True,
     title="space",
