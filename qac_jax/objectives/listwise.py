@@ -1,6 +1,7 @@
 """A dual encoder learns a teacher's ranking of the passages of a group (kind `groups`).
 
-    L = mean over queries of KL( p || softmax(s / temperature + lexical b) )
+    L = mean over queries of       alone  KL( p || softmax(s / temperature) )
+                             + (1 - alone) KL( p || softmax(s / temperature + lexical b) )
     p = (1 - labels) softmax(t / teacher_temperature) + labels [the passage that the query is of]
 
 t and s are the teacher's and the student's scores of the passages of the query's group, without
@@ -8,9 +9,9 @@ those whose teacher's score is not finite: the listwise loss of ListNet (Cao et 
 distillation. A group's passages are encoded once for all of its queries, so a step sees many
 queries for the cost of few passages.
 
-b is BM25's score, as a share of what the query's words say. With `lexical` the student learns what
-BM25 beside it leaves open (Gao et al., ECIR 2021, "Complement lexical retrieval model with
-semantic residual embeddings"), and not to repeat what BM25 finds.
+b is BM25's score, as a share of what the query's words say. Beside it the student learns what BM25
+leaves open (Gao et al., ECIR 2021, "Complement lexical retrieval model with semantic residual
+embeddings"), which only labels tell: at first its scores beside b are the teacher's.
 """
 
 import dataclasses
@@ -33,7 +34,8 @@ class Listwise(DualEncoderObjective):
     temperature: float = option(0.05, above=0)
     teacher_temperature: float = option(0.02, above=0)
     labels: float = option(0.0, at_least=0, at_most=1)
-    lexical: float = option(0.0, at_least=0)
+    alone: float = option(1.0, at_least=0, at_most=1)
+    lexical: float = option(12.5, at_least=0)
 
     def verb(self, kind: str) -> str:
         return "finetune"
@@ -61,18 +63,23 @@ class Listwise(DualEncoderObjective):
             for number, (name, side) in enumerate((("query", "query"), ("passages", "passage")))
         )
         own = jnp.einsum("gqd,gpd->gqp", queries, passages, precision=lax.Precision.HIGHEST)
-        own = own / self.temperature + self.lexical * batch["lexical"].astype(own.dtype)
+        own = own / self.temperature
+        beside = own + self.lexical * batch["lexical"].astype(own.dtype)
         scores = batch["scores"].astype(own.dtype)
         kept = jnp.isfinite(scores)
         # Finite, since a query may be without any score: then its gradient is 0, not NaN.
         lowest = jnp.finfo(own.dtype).min
         teacher = jax.nn.softmax(jnp.where(kept, scores / self.teacher_temperature, lowest))
-        student = jax.nn.log_softmax(jnp.where(kept, own, lowest))
         label = jax.nn.one_hot(batch["own"], own.shape[-1], dtype=own.dtype) * kept
         share = self.labels * jnp.sum(label, -1, keepdims=True)
         target = (1 - share) * teacher + share * label
-        gaps = jnp.where(kept, xlogy(target, target) - target * student, 0.0)
-        divergence = jnp.mean(jnp.sum(gaps, -1), -1)
-        agree = jnp.argmax(student, -1) == jnp.argmax(target, -1)
-        loss = jnp.sum(batch["weights"] * divergence)
+
+        def divergence(logits: Array) -> Array:
+            student = jax.nn.log_softmax(jnp.where(kept, logits, lowest))
+            gaps = jnp.where(kept, xlogy(target, target) - target * student, 0.0)
+            return jnp.mean(jnp.sum(gaps, -1), -1)
+
+        each = self.alone * divergence(own) + (1 - self.alone) * divergence(beside)
+        agree = jnp.argmax(jnp.where(kept, own, lowest), -1) == jnp.argmax(target, -1)
+        loss = jnp.sum(batch["weights"] * each)
         return loss, {"agreement": jnp.sum(batch["weights"] * jnp.mean(agree, -1))}

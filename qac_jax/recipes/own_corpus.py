@@ -76,8 +76,11 @@ class OwnCorpus(Sizes):
     format: str = "auto"
     cut: str = "auto"
     qac: bool | None = None
-    share: float = 0.5
-    rate: float = 7e-5
+    share: float = 1.0
+    rate: float = 1e-4
+    labels: float = 0.5
+    alone: float = 0.3
+    frozen: str = "embeddings|/layers/[0-3]/"
     groups: int = 1
     query_length: int = 24
     passage_length: int = 144
@@ -135,8 +138,8 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
                    rules and by their generator, never by a retriever; training: generated queries,
                    spans (QExt-BM25), titles and keywords of the others
       groups_1     similar passages with their queries, scored by the fusion of the start and BM25
-      retriever_1  the start, trained on these scores (listwise), its weights averaged with the
-                   start's
+      retriever_1  the start, whose upper layers are trained on these scores and on which passage a
+                   query is of, beside BM25 (listwise): it learns what BM25 leaves open
       groups_2, retriever_2  with two rounds: the same from retriever_1 and its fusion with BM25
       choice       by the validation questions: the start, retriever 1 or 2
 
@@ -149,8 +152,11 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     8 best passages of a query's group, or a larger encoder, whose fusion with BM25 then scores the
     groups of both rounds), --format and --cut (see `qac prepare --help`), --qac True
     (query-as-context pre-training from the start), --rounds 1 or 2, what else a budget sets,
-    listwise.Listwise.temperature (1.0 for a start whose vectors are not normalised), --share (of
-    the trained weights in the average; 1: no average), --groups (a step; as many as devices),
+    listwise.Listwise.temperature (1.0 for a start whose vectors are not normalised), --alone (share
+    of the loss without BM25 beside the retriever), --labels (share of a query's own passage in what
+    is learned; the teacher has the rest), --frozen (pattern of the parameters that are kept; "":
+    none), --share (of the trained weights in an average with the start's), --groups (a step; as
+    many as devices),
     --precision float32, --window (tokens of the windows by the best of which a passage is ranked
     too; 0: none).
     """
@@ -172,6 +178,8 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     kept, pooling = ("", "mean") if p.scratch else (p.start, "")
     hybrid = systems.add("start", model, pooling=pooling)
     fixed, scored, learned = _teacher(p, systems)
+    # As good as training every layer, in half of the time.
+    frozen = {} if p.scratch or not p.frozen else {"optimizers.Optimizer.frozen": (p.frozen,)}
     retrievers, grouped = list[Ref](), list[Ref]()
     for number in range(1, p.rounds + 1):
         sizes = {"size": p.n_passages, "turns": p.turns, "teacher": fixed or hybrid, **scored}
@@ -190,7 +198,7 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
             steps=p.fine_steps,
             batch_size=p.groups,
             log_every=10,
-            bind={**p.shape, RATE: p.rate, **learned},
+            bind={**p.shape, RATE: p.rate, **learned, **frozen},
         )
         averaged = {"model": model_of_round, "start": kept, "share": p.share}
         retrievers.append(run(Average, f"retriever_{number}", **averaged))
@@ -200,13 +208,14 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
 
 def _teacher(p: OwnCorpus, systems: _Systems) -> tuple[Ref, dict[str, Any], dict[str, Any]]:
     """An encoder's index with BM25 ("": that of each round); the settings of grouping and of the
-    loss for a cross-encoder."""
+    loss."""
+    learned = {"listwise.Listwise.labels": p.labels, "listwise.Listwise.alone": p.alone}
     if not p.teacher:
-        return "", {}, {}
+        return "", {}, learned
     from qac_jax.hub import huggingface
 
     if not huggingface.is_cross_encoder(p.teacher):
-        return systems.hybrid("hybrid_teacher", systems.index_of("teacher", p.teacher)), {}, {}
+        return systems.hybrid("hybrid_teacher", systems.index_of("teacher", p.teacher)), {}, learned
     # As many pairs as the steps see: a cross-encoder is the dearest part of the recipe.
     sizes = {"per_passage": max(1, p.n_queries // p.n_passages), "at_most": p.fine_steps * p.groups}
     # Given that just one passage answers, which one is as likely as its odds: the softmax of

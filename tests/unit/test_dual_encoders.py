@@ -197,7 +197,8 @@ def test_titles_are_read_as_in_training() -> None:
 
 
 def test_the_loss_is_the_divergence_of_every_query() -> None:
-    settings = {"temperature": 0.1, "teacher_temperature": 0.2, "labels": 0.3, "lexical": 2.0}
+    settings = {"temperature": 0.1, "teacher_temperature": 0.2, "labels": 0.3}
+    settings |= {"alone": 0.6, "lexical": 2.0}
     made = Listwise(model(pooling="mean"), **settings)
     batch, variables = batch_for("listwise"), nn.unbox(jax.jit(made.init)(KEY))
     batch["scores"][1, :, 2] = -np.inf  # a passage that only fills the group
@@ -217,11 +218,12 @@ def test_the_loss_is_the_divergence_of_every_query() -> None:
     ):
         for query, of, lexical, own in zip(queries, *numbers, strict=True):
             kept = np.isfinite(of)
-            near = passages[kept] @ query / 0.1 + 2.0 * lexical[kept]
-            p, q = (np.asarray(jax.nn.softmax(x)) for x in (of[kept] / 0.2, near))
+            near = passages[kept] @ query / 0.1
+            logits = of[kept] / 0.2, near, near + 2.0 * lexical[kept]
+            p, alone, beside = (np.asarray(jax.nn.softmax(x)) for x in logits)
             if own in np.flatnonzero(kept):
                 p = 0.7 * p + 0.3 * (np.flatnonzero(kept) == own)
-            divergences.append(np.sum(p * np.log(p / q)))
+            divergences.append(np.sum(p * np.log(p / alone**0.6 / beside**0.4)))
     found, gradient = jax.value_and_grad(loss)(variables, batch)
     assert float(found) == pytest.approx(np.mean(divergences), rel=1e-5)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
