@@ -76,7 +76,7 @@ class OwnCorpus(Sizes):
     format: str = "auto"
     cut: str = "auto"
     qac: bool | None = None
-    share: float = 1.0
+    share: float = 0.5
     rate: float = 1e-4
     labels: float = 0.5
     alone: float = 0.3
@@ -139,7 +139,8 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
                    spans (QExt-BM25), titles and keywords of the others
       groups_1     similar passages with their queries, scored by the fusion of the start and BM25
       retriever_1  the start, whose upper layers are trained on these scores and on which passage a
-                   query is of, beside BM25 (listwise): it learns what BM25 leaves open
+      retriever_1  the start, whose upper layers learn these scores and which passage a query is of,
+                   alone and beside BM25 (listwise), its weights averaged with the start's
       groups_2, retriever_2  with two rounds: the same from retriever_1 and its fusion with BM25
       choice       by the validation questions: the start, retriever 1 or 2
 
@@ -178,7 +179,7 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     kept, pooling = ("", "mean") if p.scratch else (p.start, "")
     hybrid = systems.add("start", model, pooling=pooling)
     fixed, scored, learned = _teacher(p, systems)
-    # As good as training every layer, in half of the time.
+    # The lower layers are kept: as good as training them, in less time.
     frozen = {} if p.scratch or not p.frozen else {"optimizers.Optimizer.frozen": (p.frozen,)}
     retrievers, grouped = list[Ref](), list[Ref]()
     for number in range(1, p.rounds + 1):
