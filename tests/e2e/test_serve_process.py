@@ -162,7 +162,8 @@ def test_searches_are_answered_during_200_hostile_exchanges(folder: Path) -> Non
     print(f"p99 {p99} of {len(meanwhile)} searches; {more} MiB more")
     assert len(ended) == 200 and len(meanwhile) > 50
     assert not [each for each in ended if each["status"] in (-1, 500)]
-    assert not [each for each in ended if each["kind"] != "encode" and each["seconds"] > 15]
+    slow = max(15, 50 * p99[0])
+    assert not [each for each in ended if each["kind"] != "encode" and each["seconds"] > slow]
     assert p99[1] <= max(5 * p99[0], 0.05)
     assert more < 300
     assert "Traceback" not in server.log.read_text()

@@ -249,6 +249,12 @@ def test_long_runs_of_one_character_are_cut_in_linear_time():
         assert "".join("".join(found).split()) == "".join(text.split())
 
 
+def test_a_crawled_record_without_an_id_is_refused(tmp_path):
+    (tmp_path / "a.warc").write_bytes(b"WARC/1.0\r\nWARC-Type: response\r\n")
+    with pytest.raises(UserError, match="a record has no WARC-Record-ID"):
+        list(documents.read("warc", tmp_path / "a.warc"))
+
+
 def test_an_answer_that_backtracks_is_refused(monkeypatch):
     monkeypatch.setattr("qac_jax.evaluation.answers._PATIENCE", 0.1)
     assert matcher(["(a+)+$", "["], "regex")("aaa")

@@ -216,6 +216,8 @@ def _records(path: str, bad: BadLines) -> Iterator[tuple[Any, bytes]]:
 def _crawled(record: Any, content: bytes, place: Place, bad: BadLines) -> Document | None:
     """The document of a record; None for what is left out."""
     headers, kind = record.headers, record.headers.get("WARC-Type")
+    if record.record_id is None:
+        raise BadRecord("a record has no WARC-Record-ID")
     name = record.record_id.strip("<>").removeprefix("urn:uuid:")
     title = ""
     about: dict[str, Any] = {"url": headers.get("WARC-Target-URI", "").strip("<>")}
