@@ -138,7 +138,6 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
                    rules and by their generator, never by a retriever; training: generated queries,
                    spans (QExt-BM25), titles and keywords of the others
       groups_1     similar passages with their queries, scored by the fusion of the start and BM25
-      retriever_1  the start, whose upper layers are trained on these scores and on which passage a
       retriever_1  the start, whose upper layers learn these scores and which passage a query is of,
                    alone and beside BM25 (listwise), its weights averaged with the start's
       groups_2, retriever_2  with two rounds: the same from retriever_1 and its fusion with BM25
