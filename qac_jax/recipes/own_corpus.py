@@ -62,13 +62,14 @@ BUDGETS = {
 MEASURES = ("mrr@10", "ndcg@10", "hit@1", "recall@100")
 ASKED_MEASURES = ("mrr@10", "hit@1", "hit@10", "hit@100")  # any passage of a file is the answer
 TITLE = "A retriever for one's own documents"
+MINILM = "shipped:minilm"
 PASSAGE_TOKENS, CONTEXT_TOKENS = 144, 32  # in pre-training
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnCorpus(Sizes):
     budget: str = "small"
-    start: str = "shipped:minilm"
+    start: str = MINILM
     generator: str = "shipped:qgen"
     teacher: str = ""
     questions: str = ""
@@ -80,7 +81,7 @@ class OwnCorpus(Sizes):
     rate: float = 1e-4
     labels: float = 0.5
     alone: float = 0.3
-    frozen: str = "embeddings|/layers/[0-3]/"
+    frozen: str | None = None
     groups: int = 1
     query_length: int = 24
     passage_length: int = 144
@@ -154,11 +155,10 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     (query-as-context pre-training from the start), --rounds 1 or 2, what else a budget sets,
     listwise.Listwise.temperature (1.0 for a start whose vectors are not normalised), --alone (share
     of the loss without BM25 beside the retriever), --labels (share of a query's own passage in what
-    is learned; the teacher has the rest), --frozen (pattern of the parameters that are kept; "":
-    none), --share (of the trained weights in an average with the start's), --groups (a step; as
-    many as devices),
-    --precision float32, --window (tokens of the windows by the best of which a passage is ranked
-    too; 0: none).
+    is learned; the teacher has the rest), --frozen (pattern of the parameters that are kept; of
+    MiniLM the lower four layers), --share (of the trained weights in an average with the start's),
+    --groups (a step; as many as devices), --precision float32, --window (tokens of the windows by
+    the best of which a passage is ranked too; 0: none).
     """
     p = p.sized()
     run.usual(precision=p.precision)
@@ -178,8 +178,9 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     kept, pooling = ("", "mean") if p.scratch else (p.start, "")
     hybrid = systems.add("start", model, pooling=pooling)
     fixed, scored, learned = _teacher(p, systems)
-    # The lower layers are kept: as good as training them, in less time.
-    frozen = {} if p.scratch or not p.frozen else {"optimizers.Optimizer.frozen": (p.frozen,)}
+    if p.start == MINILM and p.frozen is None:
+        p = dataclasses.replace(p, frozen="embeddings|/layers/[0-3]/")  # as good, in less time
+    frozen = {"optimizers.Optimizer.frozen": (p.frozen,)} if p.frozen else {}
     retrievers, grouped = list[Ref](), list[Ref]()
     for number in range(1, p.rounds + 1):
         sizes = {"size": p.n_passages, "turns": p.turns, "teacher": fixed or hybrid, **scored}
