@@ -77,7 +77,7 @@ class OwnCorpus(Sizes):
     format: str = "auto"
     cut: str = "auto"
     qac: bool | None = None
-    share: float = 0.5
+    trained_share: float = 0.5
     rate: float = 1e-4
     labels: float = 0.5
     alone: float = 0.3
@@ -156,9 +156,9 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     listwise.Listwise.temperature (1.0 for a start whose vectors are not normalised), --alone (share
     of the loss without BM25 beside the retriever), --labels (share of a query's own passage in what
     is learned; the teacher has the rest), --frozen (pattern of the parameters that are kept; of
-    MiniLM the lower four layers), --share (of the trained weights in an average with the start's),
-    --groups (a step; as many as devices), --precision float32, --window (tokens of the windows by
-    the best of which a passage is ranked too; 0: none).
+    MiniLM the lower four layers), --trained_share (of the trained weights in an average with the
+    start's), --groups (a step; as many as devices), --precision float32, --window (tokens of the
+    windows by the best of which a passage is ranked too; 0: none).
     """
     p = p.sized()
     run.usual(precision=p.precision)
@@ -201,7 +201,7 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
             log_every=10,
             bind={**p.shape, RATE: p.rate, **learned, **frozen},
         )
-        averaged = {"model": model_of_round, "start": kept, "share": p.share}
+        averaged = {"model": model_of_round, "start": kept, "share": p.trained_share}
         retrievers.append(run(Average, f"retriever_{number}", **averaged))
         hybrid = systems.add(str(number), retrievers[-1])
     _concluded(run, systems, model, pooling, retrievers, grouped)
