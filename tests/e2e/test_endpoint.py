@@ -250,4 +250,4 @@ def test_tokens_are_known_beforehand(road: Road) -> None:
     questions = Generate(passages="stage:p", generator=road.server.name)
     stages = {"p": Prepare(documents="x"), "q": questions}
     totals = costs.totals(recipe.plan(recipe.Recipe(stages), {"p": 1000}))
-    assert "tokens of language models, about: 254k read, 400k written" in costs.shown(totals)
+    assert "tokens of language models, about: 254k read, 400k written" in str(costs.shown(totals))

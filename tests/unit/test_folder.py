@@ -265,7 +265,7 @@ def test_encodings(tmp_path):
 
 
 def test_marks_that_never_end_are_read_in_a_moment(tmp_path):
-    """Twenty thousand characters of them."""
+    """Forty thousand characters of them; what grew with the square took eight seconds or more."""
     marks = {
         "html": ("<x/", "<a ", "<!--", "</", "<p", "<div>", "<nav>", "<i><p>"),
         "md": ("[", "`", "*a", "<a", "> ", "[a]("),
@@ -273,7 +273,7 @@ def test_marks_that_never_end_are_read_in_a_moment(tmp_path):
         "json": ("[",),
     }
     for suffix, mark in [(suffix, mark) for suffix, kinds in marks.items() for mark in kinds]:
-        (tmp_path / f"a.{suffix}").write_text(mark * (20_000 // len(mark)))
+        (tmp_path / f"a.{suffix}").write_text(mark * (40_000 // len(mark)))
         begin = time.thread_time()
         list(documents.read("folder", tmp_path / f"a.{suffix}"))
-        assert time.thread_time() - begin < 1.5, mark
+        assert time.thread_time() - begin < 5, mark

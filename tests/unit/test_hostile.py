@@ -268,7 +268,7 @@ def test_what_a_stranger_names_is_not_fetched(tmp_path, monkeypatch):
     resealed(folder, info={**artifacts.load(folder).info, "encoder": encoder})
     (tmp_path / "q.jsonl").write_text('{"_id": "1", "text": "who?"}\n')
     with pytest.raises(UserError, match="the encoder of .* is not at stranger/model"):
-        tuning.queries_of(tmp_path / "q.jsonl", artifacts.load(folder))
+        tuning.queries_of(tmp_path / "q.jsonl", artifacts.load(folder), 1, 0)
     assert not asked
 
 
