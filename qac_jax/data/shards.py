@@ -80,19 +80,19 @@ def describe(folder: epath.PathLike, schema: Mapping[str, str], shards: Sequence
     """Writes TFDS's description (FILES) beside the finished shards."""
     folder = epath.Path(folder)
     files = [folder / shard_name(number, len(shards)) for number in range(len(shards))]
-    split = {
+    split: dict[str, Any] = {
         "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
         "name": "train",
         "numBytes": str(sum(os.stat(file).st_size for file in files)),
         "shardLengths": [str(records) for records in shards],
     }
-    info = {"description": "Tokenised examples", "fileFormat": "array_record"}
+    info: dict[str, Any] = {"description": "Tokenised examples", "fileFormat": "array_record"}
     info |= {"name": "examples", "splits": [split], "version": "1.0.0"}
     # A record: raw bytes of one-dimensional arrays.
     classes, form = "tensorflow_datasets.core.features.", {"dimensions": ["-1"]}
     tensors = {}
     for name, dtype in sorted(schema.items()):
-        tensor = {"dtype": dtype, "encoding": "bytes", "shape": form}
+        tensor: dict[str, Any] = {"dtype": dtype, "encoding": "bytes", "shape": form}
         tensors[name] = {"pythonClassName": f"{classes}tensor_feature.Tensor", "tensor": tensor}
     kind = f"{classes}features_dict.FeaturesDict"
     features = {"featuresDict": {"features": tensors}, "pythonClassName": kind}
