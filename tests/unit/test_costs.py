@@ -111,7 +111,7 @@ def test_a_grid_costs_every_stage_once() -> None:
 def test_sizes() -> None:
     (line,) = costs.shown(planned({})[1])
     assert line.startswith("not counted, since the size is not known (--sizes NAME=N): passages,")
-    plans = recipe.plan(recipe.Recipe(STAGES), {"passages": 1e7, "queries": 5e4})
+    plans = recipe.plan(recipe.Recipe(STAGES), {"passages": 10**7, "queries": 5 * 10**4})
     lines = costs.shown(costs.totals(plans), plans, ["budget", "window"])
     assert [line.split()[0] for line in lines] == ["time", "disk", "slowest", "cheaper", "not"]
     assert lines[1] == "disk     about 71GB; --keep none leaves less"

@@ -197,7 +197,7 @@ def test_titles_are_read_as_in_training() -> None:
 
 
 def test_the_loss_is_the_divergence_of_every_query() -> None:
-    settings = {"temperature": 0.1, "teacher_temperature": 0.2, "labels": 0.3}
+    settings: Any = {"temperature": 0.1, "teacher_temperature": 0.2, "labels": 0.3}
     settings |= {"alone": 0.6, "lexical": 2.0}
     made = Listwise(model(pooling="mean"), **settings)
     batch, variables = batch_for("listwise"), nn.unbox(jax.jit(made.init)(KEY))

@@ -149,7 +149,7 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     assert [c["family"] for c in summary["comparisons"]] == ["forum", "tales"]
     rows = [{"system": "a", "run": run, "mean": {"ndcg@10": 0.2}} for run in ("forum", "tales")]
     drawn = grids.heatmap({"rows": [{"system": "", "run": "BM25", "mean": {}}, *rows]})
-    assert all(text in drawn for text in (">forum<", ">tales<", ">20.0<"))
+    assert drawn and all(text in drawn for text in (">forum<", ">tales<", ">20.0<"))
 
 
 def test_shares_of_a_grid_meet_in_its_folder(tmp_path: Path, monkeypatch: Any) -> None:

@@ -138,7 +138,7 @@ def test_groups_are_means_of_their_members() -> None:
     groups = suite.groups()
     assert list(groups) == list(GROUPS) and groups["argument"] == 0.5  # beside Touché
     drawn = suites.heatmap({"a": suite, "b": suite})
-    assert all(f">{name}</text>" in drawn for name in ("a", "b", *GROUPS))
+    assert drawn and all(f">{name}</text>" in drawn for name in ("a", "b", *GROUPS))
 
 
 def test_what_a_report_shows_is_not_written_over(run: Path) -> None:
