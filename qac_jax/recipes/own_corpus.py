@@ -179,7 +179,8 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     hybrid = systems.add("start", model, pooling=pooling)
     fixed, scored, learned = _teacher(p, systems)
     if p.start == MINILM and p.frozen is None:
-        p = dataclasses.replace(p, frozen="embeddings|/layers/[0-3]/")  # as good, in less time
+        # Beside BM25 as good as training every layer, in two thirds of the time.
+        p = dataclasses.replace(p, frozen="embeddings|/layers/[0-3]/")
     frozen = {"optimizers.Optimizer.frozen": (p.frozen,)} if p.frozen else {}
     retrievers, grouped = list[Ref](), list[Ref]()
     for number in range(1, p.rounds + 1):

@@ -93,10 +93,10 @@ def test_promised_recall_is_kept_on_other_queries(
     tuned = {**settings, "recall_at": (K, 100), "target_recall": (TARGET, 0.999)}
     tuned["queries"] = folder / "queries"
     index = Index(build(folder / "vectors", tmp_path / "index", **tuned))
-    told, deeper = index.artifact.info["tunings"]
-    assert deeper["k"] == 100 and deeper["recall"] >= 0.999
+    shallow, deep = index.artifact.info["tunings"]
+    assert deep["k"] == 100 and deep["recall"] >= 0.999
     assert searcher(index).efforts[100].leaves > searcher(index).efforts[K].leaves
-    assert told["recall"] >= TARGET and told["target"] == TARGET
+    assert shallow["recall"] >= TARGET and shallow["target"] == TARGET
     others = toy.clustered(np.random.default_rng(9), 500, WIDTH, centres)
     scores, rows = index.search(others, K)
     truth = toy.brute_force(others, array, K)[1]
@@ -106,7 +106,7 @@ def test_promised_recall_is_kept_on_other_queries(
     effort = searcher(index).efforts[K]
     assert effort.reorder < ROWS and effort.leaves < 60
     assert f"with {effort}" in capsys.readouterr().err
-    for k, of in ((1, told), (K, told), (K + 1, deeper), (1000, deeper)):
+    for k, of in ((1, shallow), (K, shallow), (K + 1, deep), (1000, deep)):
         assert approximation(index.artifact, k) == {"k": of["k"], "recall": of["held_out_recall"]}
 
 
