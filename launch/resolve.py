@@ -24,8 +24,8 @@ ROOT = Path(__file__).parent.parent
 # Where a lock file's Pythons end, and which they are.
 PYTHONS = {"3.11": ("3.12", [(3, 11)]), "3.12": ("3.14", [(3, 12), (3, 13)])}
 PLATFORMS = (
-    [f"manylinux_2_{minor}_x86_64" for minor in range(35, 4, -1)],
-    [f"manylinux_2_{minor}_aarch64" for minor in range(35, 16, -1)],
+    [*(f"manylinux_2_{n}_x86_64" for n in range(35, 4, -1)), "manylinux2014_x86_64"],
+    [*(f"manylinux_2_{n}_aarch64" for n in range(35, 16, -1)), "manylinux2014_aarch64"],
     [f"macosx_{major}_0_{kind}" for major in range(15, 10, -1) for kind in ("arm64", "universal2")],
 )
 CPYTHON = "platform_python_implementation == 'CPython' and python_full_version < '{}'"
