@@ -21,6 +21,12 @@ from qac_jax.formats.identities import IdSet, id_hash
 from qac_jax.formats.registry import DOCUMENTS, Recognise, never
 
 
+# What a document says of places in its text; a passage keeps what it contains.
+LOCAL = ("anchors", "phrases")
+# Characters of a document's id, title and metadata, where it has many passages or a long text.
+MOST_SHARED, _MANY = 1 << 16, 100
+
+
 class Section(NamedTuple):
     heading: str
     text: str
@@ -173,7 +179,8 @@ def _refuse(message: str, document: Document, shard: Shard, bad: BadLines) -> No
 
 def _accepted(document: Document, shard: Shard, bad: BadLines) -> bool:
     """Whether a document is read. One without text is left out; a passage without text stays,
-    because judgements may name it. Both are counted. One without an id is a bad record.
+    because judgements may name it. Both are counted. One without an id is a bad record, and a long
+    one whose passages would each repeat more than MOST_SHARED characters.
     """
     if not document.id.strip() or not all(passage.id.strip() for passage in document.passages):
         _refuse(f"an id is missing or empty ({document.id!r})", document, shard, bad)
@@ -181,10 +188,24 @@ def _accepted(document: Document, shard: Shard, bad: BadLines) -> bool:
     empty = (passage for passage in document.passages if not (passage.text + passage.title).strip())
     if count := sum(1 for _ in empty):
         bad.kept["passages without text"] += count
+    if (shared := _shared(document)) > MOST_SHARED:
+        message = f"each passage would repeat {shared:,} characters of id, title and metadata"
+        _refuse(f"{message} (at most {MOST_SHARED:,})", document, shard, bad)
+        return False
     if document.passages or any(section.text.strip() for section in document.sections):
         return True
     bad.leave_out("documents without text")
     return False
+
+
+def _shared(document: Document) -> int:
+    """The characters that every passage of a long document repeats; 0 for others."""
+    parts = document.passages or document.sections
+    if sum(len(part.text) for part in parts) < MOST_SHARED and len(parts) < _MANY:
+        return 0
+    heading = max((len(section.heading) for section in document.sections), default=0)
+    known = (len(str(v)) for key, v in document.meta.items() if key not in (*LOCAL, "parts"))
+    return len(document.id) + len(document.title) + heading + sum(known)
 
 
 def ids_of(document: Document) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from qac_jax.fields import option
 from qac_jax.formats.bad_lines import BadLines
-from qac_jax.formats.documents import Document, Shard, id_rows, read_shard
+from qac_jax.formats.documents import LOCAL, Document, Shard, id_rows, read_shard
 from qac_jax.formats.records import Record, write_lines
 from qac_jax.text import sentences, spans, tokenizers
 from qac_jax.text.sentences import Span
@@ -27,8 +27,6 @@ from qac_jax.text.tokenizers import Tokenizer
 
 
 _RESERVED = ("_id", "doc", "position", "title", "text")
-# What a document says of places in its text; a passage keeps what it contains.
-_LOCAL = ("anchors", "phrases")
 # Every passage is searched for each: more of them would make the time grow with the length squared.
 _MOST_LOCAL = 4096
 
@@ -55,7 +53,7 @@ class Cutter:
         """The passages of a document, with its identity and what it says about itself."""
         meta = dict(document.meta)
         parts: Sequence[dict[str, Any]] = meta.pop("parts", ())
-        local = {key: meta.pop(key)[:_MOST_LOCAL] for key in _LOCAL if key in meta}
+        local = {key: meta.pop(key)[:_MOST_LOCAL] for key in LOCAL if key in meta}
 
         def record(
             name: str, position: int, title: str, text: str, about: Mapping[str, Any]

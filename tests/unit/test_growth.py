@@ -49,6 +49,14 @@ def _page(path: Path, bad: BadLines) -> Any:
     return [list(cutter.records(found)) for found in documents.read("folder", path, bad=bad)]
 
 
+def _table(path: Path, bad: BadLines) -> Any:
+    return list(documents.read("folder", path.rename(path.with_suffix(".tsv")), bad=bad))
+
+
+def _cut_table(path: Path, bad: BadLines) -> Any:
+    return _page(path.rename(path.with_suffix(".tsv")), bad)
+
+
 def _docstring(path: Path, bad: BadLines) -> Any:
     return docstrings.parse(path.read_text("utf-8", "replace"))
 
@@ -182,6 +190,12 @@ QUADRATIC: dict[str, tuple[Reader, Callable[[int], str]]] = {
     "two queries": (_run, lambda n: _ranked(range(n // 8), 2)),
     "a passage twice": (_run, lambda n: _ranked([*range(n // 4), n // 4 - 1], 1)),
     "systems": (_HARD, lambda n: _systems(n // 4)),
+    "a long column's name": (
+        _cut_table,
+        lambda n: "x1 " * (n // 4) + "\tb\n" + "a\tb\n" * (n // 320),
+    ),
+    "columns": (_table, lambda n: "\t".join(map(str, range(n // 9))) + "\na" * (n // 50)),
+    "columns of one name": (_table, lambda n: "a\t" * (n // 2) + "\nb"),
 }
 
 
@@ -206,6 +220,18 @@ def test_passages_do_not_look_for_millions_of_links():
     with bounded(5):
         found = list(Cutter(Cutting(), tokenizers.load(), "shipped").records(document))
     assert len(found) > 100 and found[0]["anchors"] == [["b", "1"], ["b", "2"], ["b", "12"]]
+
+
+def test_what_passages_repeat_of_a_document_is_bounded(tmp_path):
+    path, long = tmp_path / "a.jsonl", "x" * (documents.MOST_SHARED + 1)
+    for told in ({"title": long}, {"metadata": {"a": [long]}}, {"_id": long}):
+        for text, fits in (("a b", True), ("a " * len(long), False)):
+            path.write_text(json.dumps({"_id": "1", "text": text, **told}) + "\n")
+            if fits:
+                assert len(list(documents.read("jsonl", path))) == 1
+            else:
+                with pytest.raises(UserError, match="each passage would repeat 65,5.. characters"):
+                    list(documents.read("jsonl", path))
 
 
 def _bombs() -> dict[str, bytes]:

@@ -1,5 +1,6 @@
 """Tables in a folder, CSV and JSON lines: a row is a document; columns are named or guessed."""
 
+import collections
 import csv
 import itertools
 import json
@@ -29,6 +30,8 @@ _PROSE = 24
 _PEEK = 50
 _BROKEN, _ROWLESS = "malformed row", "table without rows"
 
+# A name of a column, which every row may repeat, has no more characters: else the column's number.
+_LONGEST_NAME = 200
 # Lines of one record, whose quoted fields may hold line ends.
 _MOST_LINES = 200
 # After this number of quotes that are not closed, each record is a line.
@@ -49,9 +52,10 @@ def documents(source: Source, rows: Iterable[Row]) -> Iterator[Document]:
     rows = iter(rows)
     first = list(itertools.islice(rows, _PEEK))
     chosen = _chosen(source, first) if first else {}
+    places = {role: {name: i for i, name in enumerate(names)} for role, names in chosen.items()}
     known: set[str] = set()
     for number, row in enumerate(itertools.chain(first, rows), 1):
-        values = {role: _joined(row.values, names) for role, names in chosen.items()}
+        values = {role: _joined(row.values, where) for role, where in places.items()}
         title, body = values.get("title", ""), values.get("text", "")
         title, body = (title, body) if body else ("", title)
         if not body:
@@ -117,10 +121,12 @@ def _guessed(names: Sequence[str], rows: Sequence[Row]) -> Columns:
     return found | ({"text": [longest] if prose else left} if left else {})
 
 
-def _joined(values: Mapping[str, Any], columns: Sequence[str]) -> str:
-    shown = {name: _text(values.get(name)) for name in columns}
-    if len(columns) == 1:
-        return shown[columns[0]]
+def _joined(values: Mapping[str, Any], places: Mapping[str, int]) -> str:
+    """The values of columns in their order; looks at no more columns than the row has."""
+    there = sorted((name for name in values if name in places), key=places.__getitem__)
+    shown = {name: _text(values[name]) for name in there}
+    if len(places) == 1:
+        return "".join(shown.values())
     return "\n".join(f"{name}: {text}" for name, text in shown.items() if text)
 
 
@@ -144,8 +150,9 @@ def _read_csv(source: Source) -> Iterator[Document]:
     divider = "\t" if source.path.lower().endswith(".tsv") else max(",;\t|", key=head.count)
     records = _records(source, lines, divider)
     _, fields = next(records, (0, []))
+    counts = collections.Counter(fields)
     names = [
-        name if name and fields.count(name) == 1 else str(number)
+        name if counts[name] == 1 and 0 < len(name) <= _LONGEST_NAME else str(number)
         for number, name in enumerate(fields, 1)
     ]
     return documents(source, _rows(source, names, records))
