@@ -44,12 +44,16 @@ def sha256_once(path: str) -> str:
     return hashes(folder, [name])[name]
 
 
-def hashes(folder: epath.PathLike, names: Iterable[str]) -> dict[str, str]:
-    """The hashes of a folder's files: every version of a file is read once on a machine."""
+def hashes(
+    folder: epath.PathLike, names: Iterable[str], *, expected: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The hashes of a folder's files: every version of a file is read once on a machine, and once
+    more where what is remembered of it is not as `expected`."""
     known, news, found = _known(folder), dict[str, str](), dict[str, str]()
     for name in names:
         *signature, found[name] = known.get(name) or ("",)
-        if signature != _signature(folder, name):
+        other = expected is not None and found[name] != expected[name]
+        if other or signature != _signature(folder, name):
             news[name] = found[name] = hash_file(os.path.join(folder, name))
     if news:
         remember(folder, news)
@@ -64,7 +68,8 @@ def remember(folder: epath.PathLike, taken: Mapping[str, str]) -> None:
         file = _notes(folder)
         make_private(os.fspath(file.parent))
         part = file.with_name(f"{file.name}.{os.getpid()}")
-        part.write_text(json.dumps({**there, **notes}))
+        text = json.dumps({**there, **notes})
+        part.write_text(f"{_seal(text)}\n{text}")
         part.replace(file)
 
 
@@ -80,7 +85,11 @@ def _notes(folder: epath.PathLike) -> Path:
 
 def _known(folder: epath.PathLike) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        known = json.loads(_notes(folder).read_text())
-        if isinstance(known, dict):
-            return {n: note for n, note in known.items() if isinstance(note, list)}
+        seal, text = _notes(folder).read_text().split("\n")
+        return dict(json.loads(text)) if seal == _seal(text) else {}
     return {}
+
+
+def _seal(text: str) -> str:
+    """Damage in the notes would name other hashes than the files have."""
+    return hashlib.sha256(text.encode()).hexdigest()

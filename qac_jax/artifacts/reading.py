@@ -231,9 +231,10 @@ def _check_bytes(path: epath.Path, files: Mapping[str, Json]) -> None:
     """Raises UserError where a file has other bytes than were written."""
     if os.environ.get(VERIFY, "1") == "0" or "://" in os.fspath(path):
         return
-    names = [n for n, entry in files.items() if entry["sha256"] and not entry.get("volatile")]
-    for name, sha256 in hashing.hashes(path, names).items():
-        if sha256 != files[name]["sha256"]:
+    kept = {n: entry for n, entry in files.items() if not entry.get("volatile")}
+    written = {n: entry["sha256"] for n, entry in kept.items() if entry["sha256"]}
+    for name, sha256 in hashing.hashes(path, written, expected=written).items():
+        if sha256 != written[name]:
             raise _damaged(path / name)
 
 

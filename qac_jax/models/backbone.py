@@ -90,7 +90,7 @@ def check_sizes(
         name = f"{file}{keys.get(ours, ours)}"
         fields.check_value(value, hints.get(ours, Any), name)
         most = _DEEPEST if "layers" in ours else _LARGEST
-        least = 1 if ours in _SIZES else -_LARGEST
+        least = 1 if ours in _SIZES else -_LARGEST if ours.endswith("_id") else 0
         if isinstance(value, int) and not least <= value <= most:
             raise UserError(f"{name} = {value} is not a size of a model")
 
@@ -126,6 +126,11 @@ class Architecture(abc.ABC):
     hf_tied: ClassVar[dict[str, str]] = {}
     # Patterns of tensors in known files that have no parameter here; ignored, with a log line.
     hf_ignored: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        own: Any = self  # its subclasses are dataclasses
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(own)}
+        check_sizes(type(self), values, f"{type(self).__name__}.")
 
     @property
     def hf_base(self) -> str:
@@ -292,6 +297,7 @@ class BackboneConfig(Architecture):
     position_free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.hidden_size % self.num_heads:
             raise UserError(
                 f"hidden_size={self.hidden_size} cannot be cut into num_heads={self.num_heads} "

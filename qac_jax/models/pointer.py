@@ -75,6 +75,7 @@ class PointerConfig(Architecture):
     hf_words: ClassVar = "encoder.embeddings.word_embeddings.weight"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _ = self.encoder, self.decoder  # which check it
 
     def build(self, runtime: Runtime) -> PointerGenerator:

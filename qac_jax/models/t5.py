@@ -81,6 +81,7 @@ class T5Config(Architecture):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.feed_forward not in FEED_FORWARD:
             raise UserError(
                 f"feed_forward={self.feed_forward!r} is not a T5 that is known here; "
@@ -336,6 +337,7 @@ class T5EncoderConfig(BackboneConfig):
     position_free: ClassVar = True
 
     def __post_init__(self) -> None:
+        Architecture.__post_init__(self)
         if self.mlm_head or self.pooler:
             raise UserError(
                 f"a {self.display_name} has neither a [MASK] token nor a pooler, so it predicts no "

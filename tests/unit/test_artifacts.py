@@ -145,6 +145,26 @@ def test_bytes_are_compared_once(tmp_path, monkeypatch):
     counted.assert_called_once_with(str(tmp_path / "a" / "words-1.txt"))
 
 
+def test_a_damaged_cache_of_hashes_calls_no_file_damaged(tmp_path, monkeypatch):
+    """What its notes say wrongly is read again: damaged notes, and whole ones of other bytes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    a = write(tmp_path / "a")
+    (notes,) = (hashing.user_cache() / "hashes").iterdir()
+    for damage in (b"", b"{}", b"\xff", notes.read_bytes()[:-9]):
+        notes.write_bytes(damage)
+        assert artifacts.load(a.path).identity == a.identity
+    text = notes.read_text()
+    changed = text.replace(hashing.hash_file(a.path / "words-1.txt")[:9], "0" * 9)
+    assert changed != text
+    notes.write_text(changed)
+    assert hashing.hashes(a.path, ["words-1.txt"])["words-1.txt"][:9] != "0" * 9
+    hashing.remember(a.path, {"words-1.txt": "0" * 64})
+    assert artifacts.load(a.path).identity == a.identity
+    (a.path / "words-1.txt").write_text("x" * a.record["files"]["words-1.txt"]["size"])
+    with pytest.raises(UserError, match="damaged"):
+        artifacts.load(a.path)
+
+
 # Whatever moment a run is killed at: nothing lost, nothing half, nothing refused.
 
 
