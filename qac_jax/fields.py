@@ -190,7 +190,9 @@ def _check_option(field: dataclasses.Field[Any], value: Any, label: str) -> None
 
 def check_value(value: Any, hint: Any, label: str, *, finite: bool = True) -> None:
     """Raises UserError for a value of another type, or a number that is not finite."""
-    if not fits(value, hint) or (finite and isinstance(value, float) and not math.isfinite(value)):
+    if finite and isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{label} = {value}; expected a finite number")
+    if not fits(value, hint):
         kind = type(value).__name__
         article = "an" if kind[:1].lower() in "aeiou" else "a"
         raise UserError(

@@ -92,7 +92,9 @@ def check_sizes(
         most = _DEEPEST if "layers" in ours else _LARGEST
         least = 1 if ours in _SIZES else -_LARGEST if ours.endswith("_id") else 0
         if isinstance(value, int) and not least <= value <= most:
-            raise UserError(f"{name} = {value} is not a size of a model")
+            raise UserError(
+                f"{name} = {value} is not a size of a model; expected {least:,} to {most:,}"
+            )
 
 
 class Architecture(abc.ABC):

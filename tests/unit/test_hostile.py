@@ -26,6 +26,7 @@ from qac_jax.formats.records import Records, write_records
 from qac_jax.hub import huggingface, names, parameters, shared_encoder, torch_files, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.live.index import LiveIndex
+from qac_jax.models import backbone
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.layers import Runtime
 from qac_jax.retrieval import tuning
@@ -199,6 +200,25 @@ def test_a_configuration_of_nonsense_is_refused(case: str, copy: Path) -> None:
     changed(copy / "config.json", **CONFIGS[case])
     with pytest.raises(UserError, match="config.json"):
         huggingface.load(copy)
+
+
+SIZES = ("vocab_size=-1", "num_layers=-1", "num_layers=1000000000", "num_heads=0", "pad_id='x'")
+RATES = ("layer_norm_eps=1e999", "hidden_dropout=None", "initializer_range=-1e999")
+
+
+@pytest.mark.parametrize("binding", [*SIZES, *RATES])
+def test_sizes_of_nonsense_in_gin_are_refused(binding, tmp_path, capsys):
+    gin = ("--gin_file", "objectives/mlm.gin", "--gin_file", "models/bert_tiny.gin")
+    bound = f"--gin.bert.BertConfig.{binding}"
+    assert cli.main(["pretrain", *gin, "--examples", str(tmp_path), bound, "--dry_run"]) == 2
+    assert f"BertConfig.{binding.split('=')[0]} = " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["T5Config", "T5EncoderConfig", "PointerConfig", "ElectraConfig"])
+def test_sizes_of_nonsense_are_refused_in_every_architecture(name):
+    for size in ({"vocab_size": -1}, {"num_layers": 0}, {"layer_norm_eps": np.nan}):
+        with pytest.raises(UserError, match=f"^{name}.*expected"):
+            backbone.registered()[name](**size)
 
 
 @pytest.fixture
