@@ -228,13 +228,15 @@ def _step(arguments: list[str]) -> int:
 
 def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
     from qac_jax import config
-    from qac_jax.pipeline import inputs, readiness, recipe
+    from qac_jax.pipeline import engines, inputs, readiness, recipe
     from qac_jax.pipeline import stage as stage_lib
 
     arguments, bindings = flags.split_gin(arguments)
     name, cls = name or verb.name, verb.load(arguments)
     parser = flags.parser(name, flags.about(cls), cls.EXAMPLE)
     flags.add_field_flags(parser, cls)
+    if cls.DIVIDED:
+        flags.add_field_flags(parser, engines.Engine, flags.about(engines.Engine))
     flags.add_common(parser)
     options = parser.parse_all(arguments)
     given = config.Config(
@@ -254,9 +256,10 @@ def _stage(verb: Verb, arguments: list[str], name: str = "") -> int:
     if not options.out:
         raise UserError(f"{name} needs a folder to write to; pass --out DIR")
     stage = inputs.located(stage, {}, "")
-    artifact = stage_lib.execute(
-        stage, options.out, replace=options.overwrite, documentation=given.text(), verb=name
-    )
+    with engines.use(flags.made(engines.Engine, options)):
+        artifact = stage_lib.execute(
+            stage, options.out, replace=options.overwrite, documentation=given.text(), verb=name
+        )
     if options.json:
         print(json.dumps(_facts(artifact)))
     elif text := stage.summary(artifact):
@@ -393,7 +396,7 @@ def _papers() -> int:
 
 def _recipe(verb: str, arguments: list[str]) -> int:
     options, bindings = _recipe_options(verb, arguments)
-    from qac_jax.pipeline import costs, recipe
+    from qac_jax.pipeline import costs, engines, recipe
 
     planned = verb == "plan" or options.dry_run
     if not planned and not options.out:
@@ -413,14 +416,15 @@ def _recipe(verb: str, arguments: list[str]) -> int:
         plans = recipe.plan(built, costs.sizes_of(options.sizes), here=options.here)
         _show_plan(plans, options, given.parameters())
         return 0
-    finished = recipe.run(
-        built,
-        options.out,
-        start=options.start,
-        keep=options.keep,
-        documentation=given.text(),
-        command=processes.command(),
-    )
+    with engines.use(flags.made(engines.Engine, options)):
+        finished = recipe.run(
+            built,
+            options.out,
+            start=options.start,
+            keep=options.keep,
+            documentation=given.text(),
+            command=processes.command(),
+        )
     if options.json:
         rows = [{"stage": name, **_facts(a), "folder": str(a.path)} for name, a in finished.items()]
         print(json.dumps(rows))
@@ -437,6 +441,8 @@ def _recipe(verb: str, arguments: list[str]) -> int:
 def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options, and gin's bindings: a flag that is one of the recipe's macros (--start X) is
     one of these."""
+    from qac_jax.pipeline import engines
+
     arguments, bindings = flags.split_gin(arguments)
     example = f"qac {verb} demo" + (" --out out/demo" if verb == "run" else "")
     parser = flags.parser(verb, VERBS[verb].summary, example)
@@ -457,6 +463,7 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
         add("--from", dest="start", metavar="STAGE", default="", help=again)
         kept = "none: remove at the end what no result needs; all: make it again"
         add("--keep", choices=("none", "all"), default="", help=kept)
+        flags.add_field_flags(parser, engines.Engine, flags.about(engines.Engine))
         share = "grids: only cells I, I + N, … (from 0); the same without it writes the table"
         add("--share", metavar="I/N", default="", help=share)
     else:

@@ -71,8 +71,7 @@ def cores() -> int:
 class Place:
     """This process among those of a run.
 
-    `launcher` is "", "explicit", "slurm", "tpu", or "numbered": without a coordinator, which verbs
-    that only divide their shards do not need.
+    `launcher` is "", "explicit", "slurm" or "tpu".
     """
 
     launcher: str = ""
@@ -84,20 +83,18 @@ class Place:
 def place(variables: Mapping[str, str] = os.environ) -> Place:
     """The place of this process; SLURM and TPU pods (GKE, launch/train_tpu.sh) are detected.
 
-    Elsewhere QAC_PROCESSES (how many), QAC_PROCESS (which one) and, for verbs that compute
-    together, QAC_COORDINATOR (HOST:PORT of process 0) define it.
+    Elsewhere QAC_COORDINATOR (HOST:PORT of process 0), QAC_PROCESSES (how many) and QAC_PROCESS
+    (which one) define it.
     """
     coordinator = variables.get("QAC_COORDINATOR", "")
     if coordinator or variables.get("QAC_PROCESSES"):
         count, number = _number(variables, "QAC_PROCESSES"), _number(variables, "QAC_PROCESS")
-        if (coordinator and ":" not in coordinator) or number >= count:
+        if ":" not in coordinator or number >= count:
             raise UserError(
                 f"QAC_COORDINATOR={coordinator!r} (HOST:PORT of process 0), QAC_PROCESSES={count} "
                 f"and QAC_PROCESS={number} (from 0) do not describe a run"
             )
-        if coordinator:
-            return Place("explicit", number, count, coordinator)
-        return Place("numbered", number, count) if count > 1 else Place()
+        return Place("explicit", number, count, coordinator)
     if "SLURM_PROCID" in variables and (count := _number(variables, "SLURM_NTASKS", "1")) > 1:
         return Place("slurm", _number(variables, "SLURM_PROCID"), count)
     if "QAC_TPU_WORKER" in variables:  # launch/train_tpu.sh; JAX knows how many there are

@@ -24,6 +24,7 @@ import os
 import pathlib
 import shutil
 import time
+import uuid
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import PurePosixPath
 from typing import IO, Any
@@ -53,8 +54,8 @@ from qac_jax.artifacts.schema import Json
 from qac_jax.errors import DataError, UserError
 
 
-# In a claim: the files of a folder that is being emptied; when the run began; why it failed.
-CLEARING, RUN, FAILED = "clearing", "run", "failed"
+# In a claim: the files of a folder that is being emptied; why the run failed.
+CLEARING, FAILED = "clearing", "failed"
 # Names that a run may leave before it has claimed a folder, or after.
 _TRACES = {LOCK, CLAIM, JOURNAL, *(name + PART for name in (CLAIM, JOURNAL, COMMIT))}
 _BLOCK = 1 << 20
@@ -91,13 +92,12 @@ def create(
     except OSError as error:
         raise UserError(f"{path} cannot be made ({error}); choose another --out") from error
     with disk.locked(path):
-        run = time.time_ns()
-        _make_room(path, {**record, RUN: run}, replace)
-        writer = Writer(path, record, run)
+        _make_room(path, record, replace)
+        writer = Writer(path, record)
         try:
             yield writer
         except BaseException as error:
-            claim = {**record, RUN: run, FAILED: f"{type(error).__name__}: {error}"}
+            claim = {**record, FAILED: f"{type(error).__name__}: {error}"}
             with contextlib.suppress(OSError):
                 _claim(path, {**claim, "bad_data": isinstance(error, DataError)})
             raise
@@ -107,11 +107,8 @@ def create(
 class Writer:
     """An artefact while it is being written."""
 
-    joins = True  # whether this process completes it; others only write some of its shards
-
-    def __init__(self, path: epath.Path, record: Json, run: int = 0):
+    def __init__(self, path: epath.Path, record: Json):
         self.path = self._home = path  # where it reads, and where it writes
-        self.run = run  # when it began
         self.count = 0
         self.info: Json = {}
         self._record = record
@@ -123,7 +120,11 @@ class Writer:
         """A writer of files that are needed until the artefact is complete."""
         folder = self.scratch(name)
         mend(folder)
-        return Writer(folder, {}, self.run)
+        return Writer(folder, {})
+
+    def __reduce__(self) -> Any:
+        """Sent to another process, it writes apart from this one."""
+        return ApartWriter, (os.path.abspath(self.path),)
 
     @property
     def done(self) -> frozenset[str]:
@@ -213,11 +214,13 @@ class Writer:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def take(self, folder: epath.Path, name: str, entry: Json) -> None:
-        """Moves a finished file of another process here, with what its journal says of it."""
-        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-        self._note({name: entry})
-        (folder / name).replace(self.path / name)
+    def take(self, folder: str, entries: Mapping[str, Json]) -> None:
+        """Moves finished files of another process here, with what it says of them."""
+        for name, entry in entries.items():
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            self._note({name: entry})
+            os.replace(os.path.join(folder, name), self.path / name)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self) -> None:
         """Writes `artifact.json`: from now on the folder is an artefact."""
@@ -250,6 +253,28 @@ class Writer:
     def _write_journal(self, unit: Sequence[Json]) -> None:
         with (self._home / JOURNAL).open("a") as file:
             file.write(_line(unit))
+
+
+class ApartWriter(Writer):
+    """The writer of another process, which keeps no journal: files go to a folder of their own,
+    from which the process that completes the artefact takes them."""
+
+    def __init__(self, path: str):
+        super().__init__(epath.Path(path), {})
+
+    def begin(self, name: str) -> epath.Path:
+        raise NotImplementedError("only the process that completes an artefact begins folders")
+
+    def begin_shard(self) -> None:
+        self._home = self.path / SCRATCH / "shards" / uuid.uuid4().hex
+        self._files = {}
+
+    def made(self) -> tuple[str, dict[str, Json]]:
+        """Where the files of this shard are, and what is recorded of them."""
+        return os.fspath(self._home), self._files
+
+    def _write_journal(self, unit: Sequence[Json]) -> None:
+        del unit
 
 
 def _entry(file: epath.Path, volatile: bool, sha256: str | None = None) -> Json:

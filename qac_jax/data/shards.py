@@ -265,7 +265,6 @@ class Job:
     stop: int = 0
     contexts: Records | None = None
     places: str = ""
-    target: str = ""
     sizes: str = ""
 
     @property
@@ -288,7 +287,7 @@ def jobs(count: int, files: int, **settings: Any) -> list[Job]:
     ]
 
 
-def write(job: Job) -> dict[str, Any]:
+def write(job: Job, path: str) -> dict[str, Any]:
     texts: DocumentTexts | JudgedTexts
     if isinstance(job.kind, JudgedKind):
         texts = JudgedTexts(job.building, job.passages)
@@ -296,7 +295,7 @@ def write(job: Job) -> dict[str, Any]:
     else:
         texts = DocumentTexts(job.building)
         records = _of_documents(job, texts) if job.of_documents else _of_pairs(job, texts)
-    count = write_shard(job.target, job.schema, records)
+    count = write_shard(path, job.schema, records)
     return {"records": count, "left_out": texts.left_out}
 
 

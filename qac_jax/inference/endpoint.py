@@ -86,13 +86,11 @@ def tokens(text: str) -> int:
 
 
 class Endpoint:
-    """Asks one model, with the fields of `body` in each request; journals lie in the folder."""
+    """Asks one model, with the fields of `body` in each request; a journal lies in the folder."""
 
-    def __init__(
-        self, text: str, calls: Calls, folder: Any, body: Mapping[str, Any], process: int = 0
-    ):
+    def __init__(self, text: str, calls: Calls, folder: Any, body: Mapping[str, Any]):
         self._url, self._model, self._host = address(text)
-        self._calls, self._folder = calls, Path(folder)
+        self._calls = calls
         self._here = self._host in ("localhost", "127.0.0.1", "::1")
         safe = self._here or self._url.startswith("https:")
         self._key = os.environ.get(KEY) or (os.environ.get(USUAL_KEY, "") if safe else "")
@@ -101,7 +99,7 @@ class Endpoint:
         # A placeholder such as EMPTY is a word that texts may hold.
         self._secret = self._key if len(self._key) > 15 else "\0"
         self._body = {"model": self._model, **body, **(calls.body or {})}
-        self._journal = self._folder / f"answers-{process}.jsonl"
+        self._journal = Path(folder) / "answers-0.jsonl"
         if self._journal.exists():  # its last line may have been cut short
             os.truncate(self._journal, self._journal.read_bytes().rfind(b"\n") + 1)
         self._known = {name: value for name, value, *_ in self._entries()}
@@ -192,9 +190,8 @@ class Endpoint:
             )
 
     def _entries(self) -> Iterator[Any]:
-        for path in sorted(self._folder.glob("answers-*.jsonl")):
-            # Another process may be writing the last line.
-            yield from map(json.loads, path.read_text().split("\n")[:-1])
+        text = self._journal.read_text() if self._journal.exists() else ""
+        return map(json.loads, text.split("\n")[:-1])
 
     def _answer(self, client: Any, body: Any) -> Answer:
         import httpx2

@@ -1,13 +1,15 @@
 """Work in shards: each is one file, written once and kept if the run is interrupted.
 
-`sharded` makes them in this process, one after the other; `pooled` in worker processes. Both skip
-the shards that an interrupted run has finished and return the facts of every shard, in order. In a
-stage that several hosts share, each writes some of the shards and returns when all are complete
-(`hosts.py`). A stage keeps its other temporary files in `Writer.scratch(name)`.
+`sharded` makes them in this process, one after the other; `pooled` in worker processes; both, if
+asked, on a cluster (`engines.py`). They skip the shards that an interrupted run has finished and
+return the facts of every shard, in order. A stage keeps its other temporary files in
+`Writer.scratch(name)`.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import signal
@@ -19,7 +21,8 @@ from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.formats.records import shard_name
-from qac_jax.pipeline import hosts
+from qac_jax.pipeline import engines
+from qac_jax.pipeline.engines import Loaded
 from qac_jax.processes import cores
 from qac_jax.progress import Bar
 
@@ -50,12 +53,12 @@ def cut(total: int, size: int) -> list[tuple[int, int]]:
 
 
 def record_files(
-    base: str, pieces: Sequence[tuple[int, int]], job: Callable[[int, int, str], Any], each: int = 1
+    base: str, pieces: Sequence[tuple[int, int]], job: Callable[[int, int], Any], each: int = 1
 ) -> list[ShardFile]:
-    """The files of records of these pieces: their jobs by start, stop and the file's name."""
+    """The files of records of these pieces: their jobs by start and stop."""
     names = [shard_name(base, number, len(pieces)) for number in range(len(pieces))]
     return [
-        ShardFile(name, (stop - start) * each, job(start, stop, name))
+        ShardFile(name, (stop - start) * each, job(start, stop))
         for name, (start, stop) in zip(names, pieces, strict=True)
     ]
 
@@ -63,41 +66,48 @@ def record_files(
 def sharded(
     out: Writer,
     shards: Sequence[ShardFile],
-    work: Callable[[ShardFile, Bar], Mapping[str, Any] | None],
+    load: Callable[[], Loaded],
     label: str,
     unit: str,
     *,
-    ahead: Callable[[Any], Any] = lambda job: job,
+    here: bool = False,
 ) -> list[Facts]:
-    """Writes every missing shard in this process: `work` writes `out.part(shard.name)` and returns
-    its facts.
+    """Writes every missing shard by what `load` loads: a model, an index.
 
-    `ahead` prepares a job, such as by reading its tokens, in a thread during the work on the
-    previous one. `work` may advance the bar itself; the rest was then done by an earlier run.
+    `here`: in this process, whatever the engine. The work may advance the bar itself; the rest was
+    then done by an earlier run.
     """
-    left, total = _left(out, shards), sum(shard.items for shard in shards)
-    with (
-        Bar(label, total=total, unit=unit) as bar,
-        concurrent.futures.ThreadPoolExecutor(1) as reader,
-    ):
-        bar.skip(total - sum(shard.items for shard in left))
-        upcoming = [reader.submit(ahead, shard.job) for shard in left[:1]]
-        for place, shard in enumerate(left):
+    left = [shard for shard in shards if shard.name not in out.done]
+    with _bar(shards, left, label, unit) as bar:
+        if not left:
+            pass
+        elif here or engines.is_local():
+            _loaded(out, left, load(), bar)
+        else:
+            for made in engines.by_actors(out, left, load):
+                out.take(made.folder, made.entries)
+                bar.advance(made.shard.items)
+    return [out.facts(shard.name) for shard in shards]
+
+
+def _loaded(out: Writer, shards: Sequence[ShardFile], loaded: Loaded, bar: Bar) -> None:
+    """One after the other; the next job is prepared in a thread."""
+    with concurrent.futures.ThreadPoolExecutor(1) as reader:
+        upcoming = [reader.submit(loaded.ahead, shard.job) for shard in shards[:1]]
+        for place, shard in enumerate(shards):
             ready = upcoming.pop().result()
-            upcoming = [reader.submit(ahead, s.job) for s in left[place + 1 : place + 2]]
+            upcoming = [reader.submit(loaded.ahead, s.job) for s in shards[place + 1 : place + 2]]
             before = bar.count
-            facts = work(dataclasses.replace(shard, job=ready), bar)
+            facts = loaded.work(dataclasses.replace(shard, job=ready), bar)
             counted = bar.count - before
             (bar.skip if counted else bar.advance)(shard.items - counted)
             _keep(out, shard, facts or {})
-        hosts.team().wait(out, [shard.name for shard in shards])
-    return [out.facts(shard.name) for shard in shards]
 
 
 def pooled(
     out: Writer,
     shards: Sequence[ShardFile],
-    function: Callable[[Any], Mapping[str, Any]],
+    function: Callable[[Any, str], Mapping[str, Any]],
     workers: Workers,
     label: str,
     unit: str = "shards",
@@ -105,33 +115,44 @@ def pooled(
     is_done: Callable[[ShardFile], bool] = lambda shard: True,
     records: str = "",
 ) -> list[Facts]:
-    """Writes every missing shard in a pool: `function(shard.job)` writes the file's part.
+    """Writes every missing shard on many cores: `function(shard.job, path)` writes the file.
 
     `is_done` may ask for more than the file, such as what a job leaves in a scratch folder.
     `records`: the unit of a shard's fact "records", shown by the bar.
     """
-    left = _left(out, shards, is_done)
+    left = [shard for shard in shards if not (shard.name in out.done and is_done(shard))]
     known = [shard for shard in shards if shard not in left and shard.name in out.done]
     count = sum(out.facts(shard.name).get("records", 0) for shard in known)
-    total = sum(shard.items for shard in shards)
-    with Bar(label, total=total, unit=unit) as bar:
-        bar.skip(total - sum(shard.items for shard in left))
-        answers = run(function, [shard.job for shard in left], workers.workers)
-        for shard, facts in zip(left, answers, strict=True):
-            _keep(out, shard, facts)
-            count += facts.get("records", 0)
+    with _bar(shards, left, label, unit) as bar:
+        for shard in _pooled(out, left, function, workers.workers):
+            count += out.facts(shard.name).get("records", 0)
             bar.advance(shard.items, **({records: count} if records else {}))
-        hosts.team().wait(out, [shard.name for shard in shards])
     return [out.facts(shard.name) for shard in shards]
 
 
-def _left(
-    out: Writer, shards: Sequence[ShardFile], is_done: Callable[[ShardFile], bool] = lambda _: True
-) -> list[ShardFile]:
-    team = hosts.team()
-    team.join(out)
-    own = shards[team.number :: team.count]
-    return [shard for shard in own if not (shard.name in out.done and is_done(shard))]
+def _pooled(
+    out: Writer, shards: Sequence[ShardFile], function: Callable[[Any, str], Any], workers: int
+) -> Iterator[ShardFile]:
+    """The shards, each when it is kept."""
+    if not engines.is_local():
+        for made in engines.by_tasks(out, shards, function):
+            out.take(made.folder, made.entries)
+            yield made.shard
+        return
+    jobs = [(shard.job, os.path.abspath(out.part(shard.name))) for shard in shards]
+    for shard, facts in zip(shards, _run(function, jobs, workers), strict=True):
+        _keep(out, shard, facts)
+        yield shard
+
+
+@contextlib.contextmanager
+def _bar(
+    shards: Sequence[ShardFile], left: Sequence[ShardFile], label: str, unit: str
+) -> Iterator[Bar]:
+    total = sum(shard.items for shard in shards)
+    with Bar(label, total=total, unit=unit) as bar:
+        bar.skip(total - sum(shard.items for shard in left))
+        yield bar
 
 
 def _keep(out: Writer, shard: ShardFile, facts: Mapping[str, Any]) -> None:
@@ -139,22 +160,24 @@ def _keep(out: Writer, shard: ShardFile, facts: Mapping[str, Any]) -> None:
     out.keep(shard.name, sha256=facts.get("sha256"), facts=kept)
 
 
-def run(function: Callable[[Any], Any], jobs: Sequence[Any], workers: int = 0) -> Iterator[Any]:
+def _run(
+    function: Callable[[Any, str], Any], jobs: Sequence[tuple[Any, str]], workers: int
+) -> Iterator[Any]:
     """Calls the function for every job, in worker processes (0: one per core), and yields the
     results in the order of the jobs.
 
-    A job names the file that it writes, so the bytes do not depend on which worker runs it.
+    A job's file is named, so the bytes do not depend on which worker runs it.
     """
     count = min(workers or cores(), len(jobs))
     if count <= 1:
-        yield from map(function, jobs)
+        yield from itertools.starmap(function, jobs)
         return
     # Spawned, not forked: a fork would deadlock the threads of JAX and the tokenizers.
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
     pool = concurrent.futures.ProcessPoolExecutor(count, context, _be_a_worker)
     try:
-        for future in [pool.submit(function, job) for job in jobs]:
+        for future in [pool.submit(function, *job) for job in jobs]:
             yield future.result()
     except BrokenProcessPool:
         raise UserError(

@@ -16,10 +16,11 @@ from etils import epath
 
 from qac_jax import artifacts, fields, processes, progress
 from qac_jax.artifacts import Artifact, Writer, stores
+from qac_jax.artifacts.writing import FAILED
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
 from qac_jax.inference import endpoint
-from qac_jax.pipeline import hosts, inputs
+from qac_jax.pipeline import inputs
 from qac_jax.pipeline.inputs import FILE, Group, Inputs, Plan, Plans, Ref, input, model_input
 from qac_jax.processes import Place, interruptible
 
@@ -27,6 +28,9 @@ from qac_jax.processes import Place, interruptible
 # The names that a new stage is written with; rules about its inputs are in `inputs.py`.
 __all__ = ["FILE", "Inputs", "Plan", "Plans", "Ref", "Stage"]
 __all__ += ["execute", "input", "model_input", "option", "part"]
+
+# Seconds between two looks at what process 0 makes.
+_POLL = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,9 +47,10 @@ class Stage:
     # Which inputs go together: `one_of("passages", "queries")`.
     GROUPS: ClassVar[tuple[Group, ...]] = ()
 
-    # What the processes of a run over several do: all compute each step together (SHARED), or each
-    # writes some of the shards (DIVIDED); otherwise process 0 works and the others wait.
+    # Of a run over several processes all compute each step together; otherwise process 0 works, and
+    # the others wait.
     SHARED: ClassVar[bool] = False
+    # Its shards may be made on a cluster (engines.py).
     DIVIDED: ClassVar[bool] = False
 
     seed: int = option(0, "seed of everything random in this stage")
@@ -156,15 +161,8 @@ def execute(
             if not replace:
                 raise
             progress.say(f"{verb}: made again, since {damage}")
-    place = hosts.placed(stage.place()) if stage.DIVIDED else stage.place()
-    if place.number:  # it does its part, and process 0 completes the artefact
-
-        def work(own: Writer) -> None:
-            if stage.DIVIDED or stage.SHARED:
-                stage.run(opened, own if stage.DIVIDED else Writer(epath.Path(out), {}))
-
-        with interruptible():
-            hosts.follow(out, key, place, work)
+    several = stage.place().count != 1
+    if several and _follows(stage, opened, out, key):
         return artifacts.load(out)
     began = time.monotonic()
     with (
@@ -181,8 +179,9 @@ def execute(
             replace=replace,
         ) as writer,
     ):
-        with hosts.joined(writer, place if stage.DIVIDED else Place()):
-            stage.run(opened, writer)
+        if several:
+            _meet()
+        stage.run(opened, writer)
         writer.info["seconds"] = round(time.monotonic() - began, 3)
         # Linux counts in KiB, macOS in bytes.
         unit = 1 if sys.platform == "darwin" else 1024
@@ -195,3 +194,35 @@ def execute(
         f"({progress.human_seconds(artifact.info['seconds'])})"
     )
     return artifact
+
+
+def _follows(stage: Stage, opened: Inputs, out: epath.PathLike, key: str) -> bool:
+    """Does the part of a process other than process 0, which completes the artefact."""
+    from qac_jax.training import mesh
+
+    mesh.join(stage.place())
+    if mesh.is_first():
+        return False
+    with interruptible():
+        _meet()
+        if (artifacts.peek(out) or {}).get("key") != key:
+            raise UserError(
+                f"process 0 writes {out} with other settings than this process; start all "
+                "processes with the same command and the same inputs"
+            )
+        if stage.SHARED:
+            stage.run(opened, Writer(epath.Path(out), {}))
+        while not (record := artifacts.peek(out) or {}).get("finished"):
+            if why := record.get(FAILED):
+                raise UserError(
+                    f"process 0 of this run failed ({why}); see what it printed, and start all "
+                    "processes again"
+                )
+            time.sleep(_POLL)
+    return True
+
+
+def _meet() -> None:
+    from jax.experimental import multihost_utils
+
+    multihost_utils.sync_global_devices("begun")

@@ -141,19 +141,21 @@ class Job:
     passages: Records
     start: int
     stop: int
-    target: str
     extraction: Extraction
     earlier: Records | None = None
 
 
-def count_words(job: Job) -> dict[str, Any]:
+def count_words(job: Job, path: str) -> dict[str, Any]:
     """Statistics of one part of the corpus, written to a file."""
-    Statistics.of(p["text"] for p in job.passages.range(job.start, job.stop)).save(job.target)
+    Statistics.of(p["text"] for p in job.passages.range(job.start, job.stop)).save(path)
     return {}
 
 
 def write_shard(
-    job: Job, salience: Salience | None = None, report: Callable[[int], None] = lambda count: None
+    job: Job,
+    path: str,
+    salience: Salience | None = None,
+    report: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
     """Writes one file of contexts; returns counts and the file's hash."""
     extraction = job.extraction
@@ -175,7 +177,7 @@ def write_shard(
                 yield {"_id": name, "contexts": [*kept, *own]}
             report(len(block))
 
-    return {**write_lines(job.target, records()), **counts}
+    return {**write_lines(path, records()), **counts}
 
 
 def best(spans: Sequence[str], scores: np.ndarray, keep: int) -> list[tuple[str, float]]:

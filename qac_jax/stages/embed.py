@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +18,10 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
 from qac_jax.inference.settings import EncoderOptions, Inference
-from qac_jax.pipeline import costs, hosts
+from qac_jax.pipeline import costs
+from qac_jax.pipeline.engines import Loaded
 from qac_jax.pipeline.inputs import one_of
-from qac_jax.pipeline.sharding import ShardFile, cut, sharded
+from qac_jax.pipeline.sharding import Facts, ShardFile, cut, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import corpus, vectors
 
@@ -33,7 +36,7 @@ _WINDOWS = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embed(Stage):
-    """Encodes passages or queries with a dual encoder, on all devices of all hosts."""
+    """Encodes passages or queries with a dual encoder."""
 
     VERB = "embed"
     KIND = "vectors"
@@ -83,19 +86,17 @@ class Embed(Stage):
         made = [inputs.get_artifact(name) for name in ("passages", "queries")]
         source = next(filter(None, made), None)
         if source is None:
-            hosts.once("texts", lambda: self._keep_texts(out))
+            self._keep_texts(out)
             source = artifacts.load(out.path / corpus.TEXTS, "passages")
         prompts = {} if self.prompt is None else {self._side(): self.prompt}
         texts, how = Records(source), (self.options, self.inference, prompts)
-        encoder = Encoder.load(inputs.path("encoder"), *how)
-        self._encode(texts, encoder, out)
-        if not out.joins:
-            return
+        load = functools.partial(Encoder.load, inputs.path("encoder"), *how)
+        facts = self._encode(texts, load, out)
         if corpus.IDS_OFFSETS not in out.done:
             corpus.write_ids(out, texts.ids())
         out.count = len(texts)
         out.info.update(
-            dimension=encoder.width,
+            dimension=facts["dimension"],
             side=self._side(),
             encoder=memory(inputs.path("encoder"), *how),
             texts=corpus.location(source, out.path),
@@ -112,12 +113,8 @@ class Embed(Stage):
         else:
             corpus.keep(out, lambda: corpus.read_passages(self.passages, self.format))
 
-    def _encode(self, texts: Records, encoder: Encoder, out: Writer) -> None:
-        side, window = self._side(), self.window
-        pooling = encoder.module.config.pooling
-        if window and pooling != "mean":
-            progress.say(f"embed: no windows, which are means: the encoder's pooling is {pooling}")
-            window = 0
+    def _encode(self, texts: Records, load: Callable[[], Encoder], out: Writer) -> Facts:
+        """Writes all shards; returns the facts of one of them."""
         pieces = cut(
             len(texts), max(self.shard_rows // _WINDOWS, 1) if self.window else self.shard_rows
         )
@@ -126,36 +123,50 @@ class Embed(Stage):
             for number, (start, stop) in enumerate(pieces)
         ]
 
-        def tokenized(job: tuple[int, int, int]) -> tuple[int, list[list[int]]]:
-            """The ids of a shard's texts, special tokens included."""
-            number, start, stop = job
-            records = list(texts.range(start, stop))
-            if records and "tokens" in records[0]:
-                return number, [encoder.framed(record["tokens"], side) for record in records]
-            text = encoder.passage_text if self.titles else operator.itemgetter("text")
-            return number, encoder.tokenize([text(record) for record in records], side)
+        def loaded() -> Loaded:
+            encoder, side, window = load(), self._side(), self.window
+            pooling = encoder.module.config.pooling
+            if window and pooling != "mean":
+                progress.say(f"embed: no windows, which are means: the pooling is {pooling}")
+                window = 0
 
-        def encode(shard: ShardFile, bar: progress.Bar) -> None:
-            number, tokens = shard.job
-            beside = {}
-            if window:
-                encoded, parts = encoder.encode_windows(tokens, window, side, advance=bar.advance)
-                every, counts = vectors.windows_names(number, len(pieces))
-                beside[every] = np.concatenate([np.empty((0, encoder.width), np.float16), *parts])
-                beside[counts] = np.array([len(part) for part in parts], np.int32)
-            else:
-                encoded = encoder.encode_tokens(tokens, side, advance=bar.advance)
-            lengths = vectors.shard_name(number, len(pieces), "lengths")
-            beside[lengths] = np.array([len(row) for row in tokens], np.int32)
-            with np.errstate(over="ignore"):
-                stored = encoded.astype(self.dtype)
-            for name, array in {**beside, "vectors": stored}.items():
-                if not np.isfinite(array).all():
-                    raise UserError(f"{name} exceed float16; give --dtype float32 and no --window")
-            for name, array in beside.items():
-                out.write_array(name, array)
-            # The vectors come last, so that a shard with vectors is complete.
-            with out.part(shard.name).open("wb") as file:
-                arrays.write(file, stored)
+            def tokenized(job: tuple[int, int, int]) -> tuple[int, list[list[int]]]:
+                """The ids of a shard's texts, special tokens included."""
+                number, start, stop = job
+                records = list(texts.range(start, stop))
+                if records and "tokens" in records[0]:
+                    return number, [encoder.framed(record["tokens"], side) for record in records]
+                text = encoder.passage_text if self.titles else operator.itemgetter("text")
+                return number, encoder.tokenize([text(record) for record in records], side)
 
-        sharded(out, shards, encode, "embed", "texts", ahead=tokenized)
+            def encode(shard: ShardFile, bar: progress.Bar) -> Facts:
+                number, tokens = shard.job
+                beside = {}
+                if window:
+                    encoded, parts = encoder.encode_windows(
+                        tokens, window, side, advance=bar.advance
+                    )
+                    every, counts = vectors.windows_names(number, len(pieces))
+                    none = np.empty((0, encoder.width), np.float16)
+                    beside[every] = np.concatenate([none, *parts])
+                    beside[counts] = np.array([len(part) for part in parts], np.int32)
+                else:
+                    encoded = encoder.encode_tokens(tokens, side, advance=bar.advance)
+                lengths = vectors.shard_name(number, len(pieces), "lengths")
+                beside[lengths] = np.array([len(row) for row in tokens], np.int32)
+                with np.errstate(over="ignore"):
+                    stored = encoded.astype(self.dtype)
+                for name, array in {**beside, "vectors": stored}.items():
+                    if not np.isfinite(array).all():
+                        remedy = "give --dtype float32 and no --window"
+                        raise UserError(f"{name} exceed float16; {remedy}")
+                for name, array in beside.items():
+                    out.write_array(name, array)
+                # The vectors come last, so that a shard with vectors is complete.
+                with out.part(shard.name).open("wb") as file:
+                    arrays.write(file, stored)
+                return {"dimension": encoder.width}
+
+            return Loaded(encode, tokenized)
+
+        return sharded(out, shards, loaded, "embed", "texts")[0]

@@ -10,7 +10,8 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.formats.records import write_offsets
 from qac_jax.inference.settings import Inference, LikelihoodOptions
-from qac_jax.pipeline import costs, hosts
+from qac_jax.pipeline import costs
+from qac_jax.pipeline.engines import Loaded
 from qac_jax.pipeline.sharding import Facts, ShardFile, Workers, cut, pooled, record_files, sharded
 from qac_jax.pipeline.stage import Inputs, Plan, Plans, Ref, Stage, input, model_input, option
 from qac_jax.queries import extraction
@@ -90,27 +91,28 @@ class Extract(Stage):
             os.path.abspath(out.path / _STATISTICS),
         )
 
-        def jobs(base: str, into: Writer) -> list[ShardFile]:
-            def job(start: int, stop: int, name: str) -> Job:
-                target = os.path.abspath(into.part(name))
-                return Job(passages, start, stop, target, what, contexts)
-
-            return record_files(base, pieces, job)
+        def jobs(base: str) -> list[ShardFile]:
+            return record_files(
+                base, pieces, lambda start, stop: Job(passages, start, stop, what, contexts)
+            )
 
         if self.method == "bm25" and _STATISTICS not in out.done:
-            counts = out.inner("counts")
-            self._count(jobs("counts", counts), counts, out)
-        salience, shards = self._salience(inputs), jobs(_FILES, out)
-        if salience is None:
-            made = pooled(out, shards, extraction.write_shard, self.pool, "extract", "passages")
-        else:
+            self._count(jobs("counts"), out)
+        shards = jobs(_FILES)
+
+        def load() -> Loaded:
+            salience = self._salience(inputs)
 
             def write(shard: ShardFile, bar: progress.Bar) -> Facts:
-                return extraction.write_shard(shard.job, salience, bar.advance)
+                path = os.fspath(out.part(shard.name))
+                return extraction.write_shard(shard.job, path, salience, bar.advance)
 
-            made = sharded(out, shards, write, "extract", "passages")
-        if not out.joins:
-            return
+            return Loaded(write)
+
+        if self.method in _BY_MODEL:
+            made = sharded(out, shards, load, "extract", "passages")
+        else:
+            made = pooled(out, shards, extraction.write_shard, self.pool, "extract", "passages")
         write_offsets(out, _FILES, len(shards))
         sums = {name: sum(facts[name] for facts in made) for name in ("extracted", "without")}
         out.info.update(method=self.method, origin=self.origin or None, **sums)
@@ -121,28 +123,23 @@ class Extract(Stage):
     def summary(self, artifact: Artifact) -> str:
         return shown(artifact)
 
-    def _salience(self, inputs: Inputs) -> Salience | None:
+    def _salience(self, inputs: Inputs) -> Salience:
         """The model that ranks spans, loaded once, on all devices of this process."""
         if self.method == "self":
             from qac_jax.inference.encoder import Encoder
 
             encoder = Encoder.load(inputs.path("scorer"), inference=self.inference)
             return functools.partial(extraction.encoder_salience, encoder)
-        if self.method == "plm":
-            from qac_jax.inference.likelihood import Likelihood
+        from qac_jax.inference.likelihood import Likelihood
 
-            return Likelihood.load(inputs.path("scorer"), self.scoring, self.inference)
-        return None
+        return Likelihood.load(inputs.path("scorer"), self.scoring, self.inference)
 
-    def _count(self, shards: Sequence[ShardFile], counts: Writer, out: Writer) -> None:
+    def _count(self, shards: Sequence[ShardFile], out: Writer) -> None:
         """The file with the corpus's word counts, summed over shards."""
+        counts = out.inner("counts")
         pooled(counts, shards, extraction.count_words, self.pool, "count words", "passages")
-
-        def join() -> None:
-            target, total = out.begin(_STATISTICS), Statistics()
-            for shard in shards:
-                total.add(Statistics.load(os.fspath(counts.path / shard.name)))
-            total.save(target)
-            out.adopt(_STATISTICS)
-
-        hosts.once("statistics", join)
+        target, total = out.begin(_STATISTICS), Statistics()
+        for shard in shards:
+            total.add(Statistics.load(os.fspath(counts.path / shard.name)))
+        total.save(target)
+        out.adopt(_STATISTICS)

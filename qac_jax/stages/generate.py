@@ -17,7 +17,8 @@ from qac_jax.inference.asking import Asking
 from qac_jax.inference.endpoint import Calls
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.settings import Decoding
-from qac_jax.pipeline import costs, hosts
+from qac_jax.pipeline import costs
+from qac_jax.pipeline.engines import Loaded
 from qac_jax.pipeline.inputs import one_of, skip_bad_option, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input, option
@@ -112,26 +113,28 @@ class Generate(Stage):
         passages, asked = inputs.records("passages"), 1 if called else len(self._prompts())
         size = self.shard_passages or (_FEW if len(passages) < _MILLION else _MANY)
         pieces = cut(len(passages), size)
-        shards = record_files(_FILES, pieces, lambda start, stop, _: (start, stop), each=asked)
-        encoder = inputs.text("encoder")
-        index = search.open_index(inputs.path("index"), encoder) if self.index else None
-        source = self._source(inputs, out, passages, size)
-        began, tokens = time.monotonic(), 0
+        shards = record_files(_FILES, pieces, lambda start, stop: (start, stop), each=asked)
+        source = self._given(inputs, out, passages, size)
 
-        def write(shard: ShardFile, bar: progress.Bar) -> Facts:
-            def report(requests: int, more: int) -> None:
-                nonlocal tokens
-                tokens += more
-                rate = {"tokens/s": tokens / (time.monotonic() - began)} if tokens else {}
-                bar.advance(requests, **rate)
+        def load() -> Loaded:
+            encoder = inputs.text("encoder")
+            index = search.open_index(inputs.path("index"), encoder) if self.index else None
+            texts, began, tokens = source or self._generation(inputs), time.monotonic(), 0
 
-            how = self.filter, index, *shard.job, report
-            records, facts = generation.shard(source, passages, *how)
-            return {**write_lines(out.part(shard.name), records), **facts}
+            def write(shard: ShardFile, bar: progress.Bar) -> Facts:
+                def report(requests: int, more: int) -> None:
+                    nonlocal tokens
+                    tokens += more
+                    rate = {"tokens/s": tokens / (time.monotonic() - began)} if tokens else {}
+                    bar.advance(requests, **rate)
 
-        made = sharded(out, shards, write, "generate", "texts")
-        if not out.joins:
-            return
+                how = self.filter, index, *shard.job, report
+                records, facts = generation.shard(texts, passages, *how)
+                return {**write_lines(out.part(shard.name), records), **facts}
+
+            return Loaded(write)
+
+        made = sharded(out, shards, load, "generate", "texts", here=source is not None)
         info = generation.summed(made)
         out.info.update(info)
         left = "".join(f"; {count:,} {reason}" for reason, count in info["dropped"].items())
@@ -150,8 +153,8 @@ class Generate(Stage):
         most = self.decoding.max_tokens
         return prompts.named(self.prompts, prefix=self.prefix, origin=self.origin, max_tokens=most)
 
-    def _source(self, inputs: Inputs, out: Writer, passages: Records, size: int) -> Any:
-        """The source of a shard's texts."""
+    def _given(self, inputs: Inputs, out: Writer, passages: Records, size: int) -> Any:
+        """The source of a shard's texts where that is no model of ours."""
         from qac_jax.queries import generation
 
         if self.filter.specific and (self.imported or endpoint.is_named(self.generator)):
@@ -160,15 +163,17 @@ class Generate(Stage):
             how, longest = self.decoding, endpoint.CHARACTERS * self.max_input
             body = {"seed": self.seed, "temperature": how.temperature, "top_p": how.top_p}
             body |= {"temperature": 0} if how.method == "greedy" else {}
-            journals = out.scratch("answers"), body, hosts.team().number
-            model = endpoint.Endpoint(self.generator, self.calls, *journals)
+            model = endpoint.Endpoint(self.generator, self.calls, out.scratch("answers"), body)
             return asking.Asked(model, self.asking, how.samples, longest, self.origin)
         if self.imported:
             made = generation.Import(passages, out.scratch("imports"), size)
-            given = inputs.text("imported"), self.origin or "imported", self.skip_bad
-            hosts.once("imports", lambda: made.fill(*given))
+            made.fill(inputs.text("imported"), self.origin or "imported", self.skip_bad)
             return made
+        return None
+
+    def _generation(self, inputs: Inputs) -> Any:
         from qac_jax.inference.generator import Generator
+        from qac_jax.queries import generation
 
         asked = self._prompts()
         longest = max(prompt.max_tokens for prompt in asked.values())

@@ -23,7 +23,8 @@ from qac_jax.inference import endpoint
 from qac_jax.inference.asking import Judge, Judging
 from qac_jax.inference.endpoint import Calls
 from qac_jax.inference.settings import Inference, RerankerOptions
-from qac_jax.pipeline import costs, hosts
+from qac_jax.pipeline import costs
+from qac_jax.pipeline.engines import Loaded
 from qac_jax.pipeline.inputs import at_most_one_of, one_of, together
 from qac_jax.pipeline.sharding import Facts, ShardFile, cut, record_files, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
@@ -90,29 +91,29 @@ class Mine(Stage):
             questions = mining.questions_of(texts, judged, passages)
         if not questions:
             raise UserError("no query has a positive passage; check the queries and judgements")
-        encoder = inputs.text("encoder")
-        searchers = {
-            name: search.open_index(inputs.path(_INPUTS[name]), encoder) for name in self._systems()
-        }
-        miner = Miner(passages, searchers, self.mining, self.seed)
 
-        def mined(asked: Sequence[Question], bar: progress.Bar) -> Iterator[Any]:
-            for start, stop in cut(len(asked), _SEARCHED):
-                yield from miner.mine(asked[start:stop])
-                bar.advance(stop - start)
+        def load() -> Loaded:
+            encoder, systems = inputs.text("encoder"), self._systems()
+            opened = {n: search.open_index(inputs.path(_INPUTS[n]), encoder) for n in systems}
+            miner = Miner(passages, opened, self.mining, self.seed)
 
-        def write(shard: ShardFile, bar: progress.Bar) -> Facts:
-            return write_lines(out.part(shard.name), mined(shard.job, bar))
+            def mined(asked: Sequence[Question], bar: progress.Bar) -> Iterator[Any]:
+                for start, stop in cut(len(asked), _SEARCHED):
+                    yield from miner.mine(asked[start:stop])
+                    bar.advance(stop - start)
+
+            def write(shard: ShardFile, bar: progress.Bar) -> Facts:
+                return write_lines(out.part(shard.name), mined(shard.job, bar))
+
+            return Loaded(write)
 
         pieces = cut(len(questions), _MINED)
-        shards = record_files(_FILES, pieces, lambda start, stop, _: questions[start:stop])
-        sharded(out, shards, write, "mine", "queries")
-        if not out.joins:
-            return
+        shards = record_files(_FILES, pieces, lambda start, stop: questions[start:stop])
+        sharded(out, shards, load, "mine", "queries")
         write_offsets(out, _FILES, len(shards))
         out.info["systems"] = {}
-        for name, searcher in searchers.items():
-            index = searcher.artifact
+        for name in self._systems():
+            index = inputs.artifact(_INPUTS[name])
             out.info["systems"][name] = {"path": str(index.path), "identity": index.identity}
             if (known := search.approximation(index, self.mining.depth)) is not None:
                 out.info["systems"][name]["approximate"] = known
@@ -271,18 +272,21 @@ class Label(Stage):
         asked, removed = mining.queries_to_label(
             inputs.text("queries"), run, inputs.paths("exclude")
         )
-        labels = self._labels(inputs, out, run)
+        judge = self._judge(out) if endpoint.is_named(self.teacher) else None
 
-        def write(shard: ShardFile, bar: progress.Bar) -> Facts:
-            facts: Facts = {}
-            records = labels.records(shard.job, facts, bar.advance)
-            return write_lines(out.part(shard.name), records) | facts
+        def load() -> Loaded:
+            labels = self._labels(inputs, run, judge)
+
+            def write(shard: ShardFile, bar: progress.Bar) -> Facts:
+                facts: Facts = {}
+                records = labels.records(shard.job, facts, bar.advance)
+                return write_lines(out.part(shard.name), records) | facts
+
+            return Loaded(write)
 
         pieces = cut(len(asked), _LABELLED)
-        shards = record_files(_FILES, pieces, lambda start, stop, _: asked[start:stop])
-        made = sharded(out, shards, write, "label", "queries")
-        if not out.joins:
-            return
+        shards = record_files(_FILES, pieces, lambda start, stop: asked[start:stop])
+        made = sharded(out, shards, load, "label", "queries", here=judge is not None)
         write_offsets(out, _FILES, len(shards))
         out.info.update(mining.summed(made, removed, judged=bool(self.truth)))
         counts = out.info["counts"]
@@ -292,8 +296,8 @@ class Label(Stage):
                 f"{self.rule.positive} and negative={self.rule.negative}; move the thresholds"
             )
         progress.say(f"label: {kept:,} of {counts['queries']:,} queries kept")
-        if isinstance(labels.reranker, Judge):
-            out.info["language_model"] = labels.reranker.endpoint.record()
+        if judge is not None:
+            out.info["language_model"] = judge.endpoint.record()
 
     def summary(self, artifact: Artifact) -> str:
         info = artifact.info
@@ -303,7 +307,12 @@ class Label(Stage):
                 text += f"\n{side} that are right: {info['accuracy'][side]:.1%}"
         return text
 
-    def _labels(self, inputs: Inputs, out: Writer, run: Mapping[str, Ranking]) -> RunLabels:
+    def _judge(self, out: Writer) -> Judge:
+        body = {"seed": self.seed, "temperature": 0, "logprobs": True, "top_logprobs": 10}
+        model = endpoint.Endpoint(self.teacher, self.calls, out.scratch("answers"), body)
+        return Judge(model, self.judging, endpoint.CHARACTERS * self.pairs.max_length)
+
+    def _labels(self, inputs: Inputs, run: Mapping[str, Ranking], judge: Judge | None) -> RunLabels:
         from qac_jax.inference.reranker import Reranker
 
         def judgements(name: str) -> mining.Judgements:
@@ -314,16 +323,11 @@ class Label(Stage):
         if "answers" in inputs and not any(answered.values()):
             raise UserError(f"the questions of {self.answers} lack answers; give some with answers")
         scores: runs.Run | None = None
-        reranker: Reranker | Judge | None = None
+        reranker: Reranker | Judge | None = judge
         if "scored" in inputs:
             (path,) = runs.run_files(inputs.path("scored")).values()
             scores = runs.read_run(path)
-        elif endpoint.is_named(self.teacher):
-            body = {"seed": self.seed, "temperature": 0, "logprobs": True, "top_logprobs": 10}
-            journals = out.scratch("answers"), body, hosts.team().number
-            model = endpoint.Endpoint(self.teacher, self.calls, *journals)
-            reranker = Judge(model, self.judging, endpoint.CHARACTERS * self.pairs.max_length)
-        elif "teacher" in inputs:
+        elif judge is None and "teacher" in inputs:
             reranker = Reranker.load(inputs.path("teacher"), self.pairs, self.inference)
         return RunLabels(
             rule=self.rule,

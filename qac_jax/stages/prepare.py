@@ -43,6 +43,7 @@ class Prepare(Stage):
     VERB = "prepare"
     KIND = "passages"
     VERSION = 3
+    DIVIDED = True
     EXAMPLE = "qac prepare --format python_docs --packages numpy,scipy,stdlib --out out/passages"
 
     documents: Ref = input("folder, files, patterns or name of a data set", FILE, default="")
@@ -120,10 +121,9 @@ class Prepare(Stage):
             raise UserError(f"{self._path()} holds no documents; check --documents and --format")
         scratch = os.path.abspath(out.scratch("ids"))
 
-        def job(number: int, _: int, name: str) -> PrepareJob:
+        def job(number: int, _: int) -> PrepareJob:
             return PrepareJob(
                 shard=pieces[number],
-                target=os.path.abspath(out.part(name)),
                 ids=os.path.join(scratch, f"{number:05d}.npy"),
                 cutter=self._cutter(),
                 skip_bad=self.skip_bad,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,8 @@ from qac_jax.fields import option, part
 from qac_jax.formats import runs as run_files
 from qac_jax.formats.queries import read_queries
 from qac_jax.inference.settings import Inference, RerankerOptions
-from qac_jax.pipeline import costs, hosts
+from qac_jax.pipeline import costs
+from qac_jax.pipeline.engines import Loaded
 from qac_jax.pipeline.inputs import one_of
 from qac_jax.pipeline.sharding import ShardFile, sharded
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
@@ -90,10 +90,9 @@ class Search(Stage):
         if not self.reranker:
             searched, pieces = self._search(inputs, out)
             out.count = sum(piece.items for piece in pieces)
-            if out.joins:
-                _join(out, searched, pieces)
-                if "vectors" in inputs and "approximate" in out.info:
-                    self._measure(inputs, out)
+            _join(out, searched, pieces)
+            if "vectors" in inputs and "approximate" in out.info:
+                self._measure(inputs, out)
             return
         work = out.inner("rerank")
         rankings = run_files.read_run(self._candidates(inputs, out, work), self.k)
@@ -103,22 +102,25 @@ class Search(Stage):
                 f"{len(absent)} queries of the run have no text in {self.queries}, such as "
                 f"{min(absent)!r}; give the queries that were searched with"
             )
-        if given := inputs.get_artifact("passages"):
-            read = search.passage_texts([given])
-        else:
-            read = convert.texts_of(inputs.artifact("index"))
         depth = self._depth()
-        load = functools.cache(lambda: Reranker.load(self.reranker, self.pairs, self.inference))
 
-        def rerank(piece: ShardFile, bar: progress.Bar) -> None:
-            some = {query: rankings[query] for query in piece.job}
-            found = search.reranked(some, texts, read, depth, load())
-            run_files.write_run(work.part(piece.name), found)
+        def load() -> Loaded:
+            if given := inputs.get_artifact("passages"):
+                read = search.passage_texts([given])
+            else:
+                read = convert.texts_of(inputs.artifact("index"))
+            reranker = Reranker.load(self.reranker, self.pairs, self.inference)
+
+            def rerank(piece: ShardFile, bar: progress.Bar) -> None:
+                some = {query: rankings[query] for query in piece.job}
+                found = search.reranked(some, texts, read, depth, reranker)
+                run_files.write_run(work.part(piece.name), found)
+
+            return Loaded(rerank)
 
         pieces = _pieces(rankings, max(1, _PAIRS // depth))
-        sharded(work, pieces, rerank, "rerank", "queries")
-        if out.joins:
-            _join(out, work, pieces)
+        sharded(work, pieces, load, "rerank", "queries")
+        _join(out, work, pieces)
         out.count = len(rankings)
 
     def _search(self, inputs: Inputs, out: Writer) -> tuple[Writer, list[ShardFile]]:
@@ -127,17 +129,21 @@ class Search(Stage):
         from qac_jax.retrieval import search
 
         work = out.inner("search")
-        index = opened_index(inputs.path("index"), self.encoder, self.where, self.hybrid)
         texts = {query.id: query.text for query in read_queries(self.queries)}
         if not texts:
             raise UserError(f"{self.queries} holds no queries; give a file of them")
 
-        def find(piece: ShardFile, bar: progress.Bar) -> None:
-            run = index.run({name: texts[name] for name in piece.job}, self.k)
-            run_files.write_run(work.part(piece.name), run)
+        def load() -> Loaded:
+            index = opened_index(inputs.path("index"), self.encoder, self.where, self.hybrid)
+
+            def find(piece: ShardFile, bar: progress.Bar) -> None:
+                run = index.run({name: texts[name] for name in piece.job}, self.k)
+                run_files.write_run(work.part(piece.name), run)
+
+            return Loaded(find)
 
         pieces = _pieces(texts, search.TOGETHER)
-        sharded(work, pieces, find, "search", "queries")
+        sharded(work, pieces, load, "search", "queries")
         return work, pieces
 
     def _measure(self, inputs: Inputs, out: Writer) -> None:
@@ -161,8 +167,7 @@ class Search(Stage):
             (run,) = run_files.run_files(inputs.path("candidates")).values()
             return run
         if RUN not in work.done:
-            found = self._search(inputs, out)
-            hosts.once("candidates", lambda: _join(work, *found))
+            _join(work, *self._search(inputs, out))
         return os.fspath(work.path / RUN)
 
 

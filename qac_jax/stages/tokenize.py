@@ -33,6 +33,7 @@ class Tokenize(Stage):
 
     VERB = "tokenize"
     KIND = "examples"
+    DIVIDED = True
     VERSION = 2
     EXAMPLE = "qac tokenize --passages out/passages --contexts out/contexts --out out/examples"
 
@@ -207,9 +208,8 @@ class Tokenize(Stage):
         made = []
         for number, job in enumerate(jobs):
             name = shards.shard_name(number, len(jobs))
-            target = os.path.abspath(out.part(name))
             sizes = os.path.join(scratch, f"{number:05d}.npy")
-            made.append(ShardFile(name, 1, dataclasses.replace(job, target=target, sizes=sizes)))
+            made.append(ShardFile(name, 1, dataclasses.replace(job, sizes=sizes)))
 
         def is_done(shard: ShardFile) -> bool:
             return not shard.job.of_documents or os.path.exists(shard.job.sizes)

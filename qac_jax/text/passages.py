@@ -231,17 +231,16 @@ class Cutting:
 
 @dataclass(frozen=True)
 class PrepareJob:
-    """All that a worker needs; `target` is the file it writes, `ids` where it notes the ids."""
+    """All that a worker needs; `ids`: where it notes the ids."""
 
     shard: Shard
-    target: str
     ids: str
     cutter: Callable[[], Cutter]
     skip_bad: int = 0
     drop: Mapping[int, bool] = field(default_factory=dict)
 
 
-def prepare_shard(job: PrepareJob) -> dict[str, Any]:
+def prepare_shard(job: PrepareJob, path: str) -> dict[str, Any]:
     """Writes the passages of one shard; returns what the parent has to know, as JSON."""
     bad, cutter, ids = BadLines(job.skip_bad), job.cutter(), array("Q")
     facts: dict[str, Any] = {"documents": 0, "without_passages": 0}
@@ -254,7 +253,7 @@ def prepare_shard(job: PrepareJob) -> dict[str, Any]:
             yield from cut
             facts["without_passages"] += not cut
 
-    facts.update(write_lines(job.target, records()))
+    facts.update(write_lines(path, records()))
     facts["sentences_by"] = cutter.sentences_by
     facts.update(bad.facts())
     if not job.drop:

@@ -40,11 +40,6 @@ WITHIN_DATA = (("batch", "fsdp"), *RULES[1:])
 
 def join(place: Place) -> None:
     """Joins the other processes of this run, if there are any."""
-    if place.launcher == "numbered":
-        raise UserError(
-            f"{place.count} processes that compute together need to find one another; give "
-            "QAC_COORDINATOR=HOST:PORT of process 0 too"
-        )
     if place.launcher and not jax.distributed.is_initialized():
         # CPU devices of several processes reduce over gloo; other devices ignore it.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -56,11 +56,11 @@ def test_an_interrupted_run_goes_on_where_it_was(whole, corpus, tmp_path, monkey
     ran = []
     real = passages.prepare_shard
 
-    def stops_at_the_third(job):
+    def stops_at_the_third(job, path):
         ran.append(job.shard.index)
         if len(ran) == 3:
             raise Interrupted(15)
-        return real(job)
+        return real(job, path)
 
     monkeypatch.setattr(passages, "prepare_shard", stops_at_the_third)
     flags = ["--documents", str(corpus), "--max_tokens", "48", "--shards", "3", "--workers", "1"]

@@ -1,0 +1,254 @@
+"""Where shards are made: on this host, or by Ray on the nodes of a cluster.
+
+Work for many cores is a task a shard. What loads a model or an index is an actor, which loads it
+once. Ray starts them, moves those of a lost node to others, and asks an autoscaler for more nodes.
+All nodes see the same folders: a shard is written apart, so that no file has two writers even where
+a node that was taken for lost goes on, and this process takes it into the artefact.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from qac_jax import extras
+from qac_jax.artifacts import Writer
+from qac_jax.artifacts.writing import ApartWriter
+from qac_jax.errors import UserError
+from qac_jax.fields import option
+from qac_jax.progress import Bar
+
+
+if TYPE_CHECKING:
+    from qac_jax.pipeline.sharding import ShardFile
+
+
+LOCAL, RAY = "local", "ray"
+# How often Ray does again what a lost node or process had in work, and tasks that wait for a core.
+_RETRIES, _WINDOW = 5, 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """Where shards are made."""
+
+    engine: str = option(
+        LOCAL, "local; ray (as RAY_ADDRESS says, or on this host); ray://HOST:10001 or HOST:6379"
+    )
+    actors: int = option(
+        0, "of Ray: how many load the model (0: as many as have room now)", at_least=0
+    )
+    resources: str = option(
+        "", "of Ray: what each of them takes, such as GPU=1 (the default) or TPU=4,CPU=8"
+    )
+
+    def needs(self, ray: Any) -> tuple[dict[str, float], int]:
+        """What an actor takes (by default a GPU; where there is none, a node), and for how many the
+        cluster has room."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if self.resources:
+            pairs = [part.partition("=")[::2] for part in self.resources.split(",")]
+            try:
+                needs = {name: float(value) for name, value in pairs}
+            except ValueError:
+                raise UserError(
+                    f"resources={self.resources!r} is not NAME=NUMBER,…, such as GPU=1,CPU=4"
+                ) from None
+        elif any("GPU" in node for node in nodes):
+            needs = {"GPU": 1.0}
+        else:
+            needs = {"CPU": min((node["CPU"] for node in nodes if node.get("CPU")), default=1.0)}
+        room = sum(
+            int(min(node.get(name, 0.0) // value for name, value in needs.items() if value))
+            for node in nodes
+        )
+        if not (room or self.actors):
+            raise UserError(
+                f"no node of the cluster has {self.resources or needs}; change --resources, or "
+                "give --actors to wait for nodes that an autoscaler adds"
+            )
+        return needs, room
+
+
+_LOCALLY = Engine()
+_current: contextvars.ContextVar[Engine] = contextvars.ContextVar("engine", default=_LOCALLY)
+
+
+def is_local() -> bool:
+    return _current.get().engine == LOCAL
+
+
+@contextlib.contextmanager
+def use(engine: Engine) -> Iterator[None]:
+    """Shards are made by this engine in the block; a connection to Ray that is there is used."""
+    ray: Any = _ray() if engine.engine != LOCAL else None
+    ours = ray and not ray.is_initialized()
+    if ours:
+        if engine.engine not in (RAY, "auto") and ":" not in engine.engine:
+            raise UserError(
+                f"--engine {engine.engine} is not an engine; give local, ray, ray://HOST:10001 or "
+                "HOST:6379"
+            )
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        address = {} if engine.engine == RAY else {"address": engine.engine}
+        try:
+            ray.init(**address, logging_level="warning")
+        except (ConnectionError, TimeoutError) as error:
+            raise UserError(
+                f"no Ray cluster answers ({str(error).splitlines()[0]}); start one by `ray start "
+                "--head`, or check --engine and RAY_ADDRESS"
+            ) from error
+    token = _current.set(engine)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        if ours:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    return extras.load("ray", "ray", "--engine ray")
+
+
+class Loaded(NamedTuple):
+    """What writes a shard (`out.part(shard.name)`) and returns its facts; `ahead` prepares a job,
+    such as by reading its tokens, during the work on another one."""
+
+    work: Callable[[ShardFile, Bar], Mapping[str, Any] | None]
+    ahead: Callable[[Any], Any] = lambda job: job
+
+
+class Made(NamedTuple):
+    """A shard that is complete, the folder that it is in, and the records of its files."""
+
+    shard: ShardFile
+    folder: str
+    entries: dict[str, dict[str, Any]]
+
+
+def by_tasks(
+    out: Writer, shards: Sequence[ShardFile], function: Callable[[Any, str], Mapping[str, Any]]
+) -> Iterator[Made]:
+    """Shards as they are finished: `function(shard.job, path)` writes the file."""
+    ray, here = _ray(), os.getcwd()
+    task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_one)
+    waiting, running = collections.deque(shards), dict[Any, Any]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < _WINDOW:
+                shard = waiting.popleft()
+                running[task.remote(here, out, shard, function)] = shard
+            (ref, *_), _ = ray.wait([*running])
+            running.pop(ref)
+            yield _answer(ref)
+    finally:
+        for ref in running:
+            ray.cancel(ref, force=True)
+
+
+def by_actors(
+    out: Writer, shards: Sequence[ShardFile], load: Callable[[], Loaded]
+) -> Iterator[Made]:
+    """Shards as they are finished, by actors that call `load` once."""
+    ray = _ray()
+    needs, room = _current.get().needs(ray)
+    count = min(len(shards), _current.get().actors or room)
+    options: dict[str, Any] = {"num_cpus": needs.pop("CPU", 0), "num_gpus": needs.pop("GPU", 0)}
+    remote = ray.remote(
+        max_restarts=-1, max_task_retries=_RETRIES, max_concurrency=2, resources=needs, **options
+    )(_Actor)
+    given = ray.put((os.getcwd(), out, load))
+    # One that has no room yet waits for it, and gets no shard before.
+    actors = [remote.remote(given) for _ in range(count)]
+    running = {actor.ready.remote(): actor for actor in actors}
+    waiting, left = collections.deque(shards), len(shards)
+    try:
+        while left:
+            (ref, *_), _ = ray.wait([*running])
+            actor = running.pop(ref)
+            if made := _answer(ref):
+                left -= 1
+                yield made
+            # The next shard is read ahead, but the last ones go to whoever is free.
+            busy = sum(one is actor for one in running.values())
+            while waiting and busy < (2 if len(waiting) > count else 1):
+                running[actor.write.remote(waiting.popleft())] = actor
+                busy += 1
+            if not busy:  # which makes room for those of a lost node
+                ray.kill(actor)
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+def _answer(ref: Any) -> Any:
+    import ray
+    from ray import exceptions
+
+    try:
+        return ray.get(ref)
+    except exceptions.RayTaskError as error:
+        raise error.cause from error
+    except exceptions.RayError as error:
+        raise UserError(
+            f"Ray gave a shard up after {_RETRIES} attempts ({type(error).__name__}: nodes are "
+            "lost, or short of memory); mend the cluster, and the same command continues"
+        ) from error
+
+
+class _Actor:
+    """A process of the cluster that has loaded what makes shards."""
+
+    def __init__(self, given: tuple[str, ApartWriter, Callable[[], Loaded]]):
+        self._here, self._out, self._load = given
+        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _loaded(self) -> Loaded:
+        _enter(self._here, self._out)
+        return self._load()
+
+    def ready(self) -> None:
+        with self._lock:
+            _ = self._loaded
+
+    def write(self, shard: ShardFile) -> Made:
+        self.ready()
+        ready = dataclasses.replace(shard, job=self._loaded.ahead(shard.job))
+        with self._lock, Bar("", stream=io.StringIO()) as bar:
+            return _made(self._out, shard, lambda: self._loaded.work(ready, bar))
+
+
+def _one(
+    here: str, out: ApartWriter, shard: ShardFile, function: Callable[[Any, str], Any]
+) -> Made:
+    _enter(here, out)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return _made(out, shard, lambda: function(shard.job, os.fspath(out.part(shard.name))))
+
+
+def _enter(here: str, out: ApartWriter) -> None:
+    """Paths mean what they mean to the process that sends the work."""
+    for folder in (here, os.fspath(out.path)):
+        if not os.path.isdir(folder):
+            raise UserError(
+                f"{folder} is not on node {os.uname().nodename}; start from and write to folders "
+                "that all nodes have mounted"
+            )
+    os.chdir(here)
+
+
+def _made(out: ApartWriter, shard: ShardFile, work: Callable[[], Any]) -> Made:
+    out.begin_shard()
+    facts = dict(work() or {})
+    out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
+    return Made(dataclasses.replace(shard, job=None), *out.made())
