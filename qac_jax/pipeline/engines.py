@@ -199,9 +199,10 @@ def _answer(ref: Any) -> Any:
     except exceptions.RayTaskError as error:
         raise error.cause from error
     except exceptions.RayError as error:
+        why = f"{type(error).__name__}: {str(error).strip().splitlines()[-1].strip()}"
         raise UserError(
-            f"Ray gave a shard up after {_RETRIES} attempts ({type(error).__name__}: nodes are "
-            "lost, or short of memory); mend the cluster, and the same command continues"
+            f"Ray gave up, after {_RETRIES} attempts where a process was lost ({why}); nodes need "
+            "the same packages and enough memory; then the same command continues"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import time
 
 import pytest
@@ -94,3 +95,12 @@ def test_a_signal_in_the_middle_of_a_stage(tmp_path, capsys, number):
     artifacts.load(out).verify()
     assert artifacts.load(out).identity == artifacts.load(tmp_path / "whole").identity
     assert not list(out.glob("*.part"))
+
+
+def test_ray_is_asked_for_where_it_is_missing(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    (tmp_path / "a.txt").write_text("A text.")
+    words = ["prepare", "--documents", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out")]
+    assert cli.main([*words, "--engine", "ray"]) == 2
+    assert "pip install 'qac_jax[ray]'" in capsys.readouterr().err
+    assert cli.main(words) == 0

@@ -1,10 +1,6 @@
 """Vectors do not depend on batches, devices, files or interruptions; parity with others."""
 
 import dataclasses
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -120,41 +116,6 @@ def test_an_interrupted_run_goes_on_to_the_same(folder, whole, tmp_path, monkeyp
     assert calls == [16, 16, 16, 8]  # the first file was kept, the second begun anew
     assert again.identity == whole.identity
     again.verify()
-
-
-@pytest.mark.slow
-def test_two_processes_are_one(folder, whole, tmp_path):
-    """Each encodes every other file; process 0 publishes them all."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    words = [
-        "embed",
-        "--encoder",
-        folder / "encoder",
-        "--shard_rows",
-        16,
-        "--out",
-        tmp_path / "out",
-    ]
-    words += ["--passages", folder / "collection" / "corpus.jsonl"]
-    command = [sys.executable, "-m", "qac_jax.cli", *map(str, words)]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    environment |= {"QAC_COORDINATOR": address, "QAC_PROCESSES": "2"}
-    started = [
-        subprocess.Popen(
-            command, env={**environment, "QAC_PROCESS": str(i)}, stderr=subprocess.PIPE, text=True
-        )
-        for i in range(2)
-    ]
-    for process in started:
-        messages = process.communicate(timeout=300)[1]
-        assert process.returncode == 0, messages
-    found = artifacts.load(tmp_path / "out")
-    found.verify()
-    assert found.files.keys() == whole.files.keys()
-    np.testing.assert_allclose(all_of(found), all_of(whole), rtol=0, atol=2e-6)
-    assert list(Ids(found)) == list(Ids(whole)) and not (found.path / ".scratch").exists()
 
 
 def test_ids_texts_and_lengths_go_with_the_rows(folder, whole, encoder):

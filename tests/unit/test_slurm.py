@@ -1,10 +1,13 @@
-"""launch/train_slurm.sh: which ends of a job are queued again, and job arrays."""
+"""launch/train_slurm.sh: which ends of a job are queued again; which process of a run this is."""
 
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from qac_jax.errors import UserError
+from qac_jax.processes import Place, place
 
 
 SCRIPT = Path(__file__).parents[2] / "launch" / "train_slurm.sh"
@@ -43,8 +46,17 @@ def test_only_what_can_go_on_is_queued_again(
         assert submit(tmp_path, code, "run", "demo", *out)[::2] == (code, said)
 
 
-def test_an_array_shares_the_cells_of_a_grid(tmp_path: Path) -> None:
-    array = {"ID": "5", "MIN": "4", "COUNT": "3"}
-    variables = {f"SLURM_ARRAY_TASK_{name}": value for name, value in array.items()}
-    ran = submit(tmp_path, 0, "run", "grid.gin", "--out", "o", **variables)[1]
-    assert ran.split() == "--kill-on-bad-exit=1 qac run grid.gin --out o --share 1/3".split()
+def test_launchers() -> None:
+    for environment, expected in [
+        ({}, Place()),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "3"}, Place("slurm", 3, 4)),
+        ({"QAC_TPU_WORKER": "2"}, Place("tpu", 2, 0)),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}, Place("tpu", 1, 2)),
+        (
+            {"QAC_COORDINATOR": "h:1", "QAC_PROCESSES": "2", "QAC_PROCESS": "1"},
+            Place("explicit", 1, 2, "h:1"),
+        ),
+    ]:
+        assert place(environment) == expected
+    with pytest.raises(UserError, match="do not describe a run"):
+        place({"QAC_PROCESSES": "2", "QAC_PROCESS": "1"})
