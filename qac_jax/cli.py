@@ -404,9 +404,8 @@ def _recipe(verb: str, arguments: list[str]) -> int:
     described, cells = _build_grid(options, bindings)
     if described is not None:
         return (_show_grid if planned else _run_grid)(described, cells, options)
-    for flag in ("share", "systems"):
-        if getattr(options, flag):
-            raise UserError(f"{options.recipe} is a recipe; --{flag} is for grids, leave it out")
+    if options.systems:
+        raise UserError(f"{options.recipe} is a recipe; --systems is for grids, leave it out")
     given = _config(options, bindings, overlays=options.gin_file)
     built = given.recipe()
     _refuse(given.unused())
@@ -457,15 +456,13 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     add("--sizes", metavar="NAME=N,…", default="", help=sizes)
     add("--verbose", action="store_true", help="plans: every stage with its settings and cost")
     add("--feed", choices=("grain", "seqio"), help="what makes the batches of training")
-    parser.set_defaults(start="", share="", keep="", here=False)
+    parser.set_defaults(start="", keep="", here=False)
     if verb == "run":
         again = "run this stage again, and those that depend on it where its result changes"
         add("--from", dest="start", metavar="STAGE", default="", help=again)
         kept = "none: remove at the end what no result needs; all: make it again"
         add("--keep", choices=("none", "all"), default="", help=kept)
         flags.add_field_flags(parser, engines.Engine, flags.about(engines.Engine))
-        share = "grids: only cells I, I + N, … (from 0); the same without it writes the table"
-        add("--share", metavar="I/N", default="", help=share)
     else:
         here = "try each kind of work on this machine for some seconds: how long will stages take?"
         add("--here", action="store_true", help=here)
@@ -543,16 +540,15 @@ def _refuse(unused: Mapping[str, str]) -> None:
 
 
 def _run_grid(described: Any, cells: list[Any], options: argparse.Namespace) -> int:
-    from qac_jax.pipeline import grid
+    from qac_jax.pipeline import engines, grid
     from qac_jax.report import grids
 
     for flag, given in (("from", options.start), ("keep", options.keep)):
         if given:
             raise UserError(f"--{flag} is for recipes; remove a grid's stages yourself")
     command = processes.command()
-    summary = grid.run(described, cells, options.out, command=command, share=options.share)
-    if options.share:
-        return 0
+    with engines.use(flags.made(engines.Engine, options)):
+        summary = grid.run(described, cells, options.out, command=command)
     print(json.dumps(summary) if options.json else grids.markdown(summary, described.title), end="")
     return 0
 

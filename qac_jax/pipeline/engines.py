@@ -1,9 +1,10 @@
 """Where shards are made: on this host, or by Ray on the nodes of a cluster.
 
-Work for many cores is a task a shard. What loads a model or an index is an actor, which loads it
-once. Ray starts them, moves those of a lost node to others, and asks an autoscaler for more nodes.
-All nodes see the same folders: a shard is written apart, so that no file has two writers even where
-a node that was taken for lost goes on, and this process takes it into the artefact.
+Work for many cores is a task a shard, and so is a stage of a grid. What loads a model or an index
+is an actor, which loads it once. Ray starts them, moves those of a lost node to others, and asks an
+autoscaler for more nodes. All nodes see the same folders: a shard is written apart, so that no file
+has two writers even where a node that was taken for lost goes on, and this process takes it into
+the artefact.
 """
 
 from __future__ import annotations
@@ -155,6 +156,31 @@ def by_tasks(
             ray.cancel(ref, force=True)
 
 
+class Job(NamedTuple):
+    """The arguments of a call, and the numbers of the jobs that must be done before."""
+
+    arguments: tuple[Any, ...]
+    before: Sequence[int]
+
+
+def in_order(function: Callable[..., Any], jobs: Sequence[Job]) -> Iterator[Any]:
+    """What the function returns for each job; on a cluster as many run as have room, which take
+    what an actor takes."""
+    if is_local():
+        yield from (function(*job.arguments) for job in jobs)
+        return
+    ray, here = _ray(), os.getcwd()
+    task = ray.remote(max_retries=_RETRIES, **_options(_current.get().needs(ray)[0]))(_called)
+    made: list[Any] = []
+    for job in jobs:
+        made.append(task.remote(here, function, job.arguments, *(made[at] for at in job.before)))
+    try:
+        yield from map(_answer, made)
+    finally:
+        for ref in made:
+            ray.cancel(ref, force=True)
+
+
 def by_actors(
     out: Writer, shards: Sequence[ShardFile], load: Callable[[], Loaded]
 ) -> Iterator[Made]:
@@ -162,9 +188,8 @@ def by_actors(
     ray = _ray()
     needs, room = _current.get().needs(ray)
     count = min(len(shards), _current.get().actors or room)
-    options: dict[str, Any] = {"num_cpus": needs.pop("CPU", 0), "num_gpus": needs.pop("GPU", 0)}
     remote = ray.remote(
-        max_restarts=-1, max_task_retries=_RETRIES, max_concurrency=2, resources=needs, **options
+        max_restarts=-1, max_task_retries=_RETRIES, max_concurrency=2, **_options(needs)
     )(_Actor)
     given = ray.put((os.getcwd(), out, load))
     # One that has no room yet waits for it, and gets no shard before.
@@ -188,6 +213,13 @@ def by_actors(
     finally:
         for actor in actors:
             ray.kill(actor)
+
+
+def _options(needs: Mapping[str, float]) -> dict[str, Any]:
+    """What a task or an actor takes, as Ray wants it."""
+    others = {name: value for name, value in needs.items() if name not in ("CPU", "GPU")}
+    known = {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0)}
+    return {**known, "resources": others}
 
 
 def _answer(ref: Any) -> Any:
@@ -215,7 +247,7 @@ class _Actor:
 
     @functools.cached_property
     def _loaded(self) -> Loaded:
-        _enter(self._here, self._out)
+        _enter(self._here, os.fspath(self._out.path))
         return self._load()
 
     def ready(self) -> None:
@@ -232,20 +264,25 @@ class _Actor:
 def _one(
     here: str, out: ApartWriter, shard: ShardFile, function: Callable[[Any, str], Any]
 ) -> Made:
-    _enter(here, out)
+    _enter(here, os.fspath(out.path))
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return _made(out, shard, lambda: function(shard.job, os.fspath(out.part(shard.name))))
 
 
-def _enter(here: str, out: ApartWriter) -> None:
-    """Paths mean what they mean to the process that sends the work."""
-    for folder in (here, os.fspath(out.path)):
+def _called(here: str, function: Callable[..., Any], arguments: Sequence[Any], *_: Any) -> Any:
+    _enter(here)
+    return function(*arguments)
+
+
+def _enter(*folders: str) -> None:
+    """Paths mean what they mean to the process that sends the work, in the first of its folders."""
+    for folder in folders:
         if not os.path.isdir(folder):
             raise UserError(
                 f"{folder} is not on node {os.uname().nodename}; start from and write to folders "
                 "that all nodes have mounted"
             )
-    os.chdir(here)
+    os.chdir(folders[0])
 
 
 def _made(out: ApartWriter, shard: ShardFile, work: Callable[[], Any]) -> Made:

@@ -3,15 +3,14 @@
 A cell is the recipe with a system's parameters and one seed. Equal stages of different cells run
 once: a stage is written to `stages/KEY/NAME` of the output folder, where KEY is a hash of its
 settings and of those of all stages that it depends on; a cell's folder holds links to its stages.
-So a grid is resumed stage by stage, and a new system runs only the stages that differ. Cells run
-one after the other in one process.
+So a grid is resumed stage by stage, and a new system runs only the stages that differ. They run one
+after the other in this process, or on a cluster (engines.py) at the same time.
 """
 
 import dataclasses
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +18,8 @@ from etils import epath
 
 from qac_jax import artifacts, fields, progress
 from qac_jax.artifacts import STAGES, Artifact
-from qac_jax.errors import Busy, Interrupted, UserError, nearest
-from qac_jax.pipeline import costs, inputs, readiness, recipe
+from qac_jax.errors import Interrupted, UserError, nearest
+from qac_jax.pipeline import costs, engines, inputs, readiness, recipe
 from qac_jax.pipeline import stage as stage_lib
 from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.recipe import Recipe
@@ -29,7 +28,6 @@ from qac_jax.pipeline.stage import Stage
 
 _FILES = ("summary.json", "summary.md", "heatmap.svg")
 _KEY = 12  # hexadecimal digits
-_POLL = 5.0  # seconds between two looks at a stage that another job writes
 
 # Parameters of the recipe and other bindings by their names; "gin": overlays.
 System = Mapping[str, Any]
@@ -101,65 +99,51 @@ def cells(grid: Grid, build: Build) -> list[Cell]:
     return found
 
 
-def run(
-    grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str, share: str = ""
-) -> dict[str, Any]:
-    """Runs the unfinished stages; returns the summary, which is also written to the folder.
-
-    share: "I/N", the cells with the numbers I, I + N, … beside other jobs, whose stages it waits
-    for, and no summary.
-    """
+def run(grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str) -> dict[str, Any]:
+    """Runs the unfinished stages; returns the summary, which is also written to the folder."""
     root = epath.Path(out)
     below = {STAGES, *grid.chosen(), *(cell.name for cell in todo)}
     below |= {os.path.dirname(place) for cell in todo for place in cell.places.values()}
     published = dict.fromkeys(_FILES[: 2 + grid.heatmap], STAGES)
     recipe.refuse_foreign(root, below, published, todo[0].data_dir if todo else "")
-    if share:
-        first, _, of = share.partition("/")
-        if not (first.isdecimal() and of.isdecimal() and int(first) < int(of)):
-            raise UserError(f"share={share!r} is not I/N, such as 0/4 to 3/4; change it")
-        todo = todo[int(first) :: int(of)]
-    for cell in todo:
+    first: dict[str, tuple[int, str]] = {}  # place -> the first cell with it, its name there
+    jobs: list[engines.Job] = []
+    for number, cell in enumerate(todo):
         readiness.check(cell.stages, cell.data_dir)
         inputs.look_up(cell.stages)
-    count = len({place for cell in todo for place in cell.places.values()})
-    finished: dict[str, Artifact] = {}
-    for number, cell in enumerate(todo, start=1):
         folders = {name: root / place for name, place in cell.places.items()}
         for name, declared in cell.stages.items():
-            if (place := cell.places[name]) in finished:
-                continue
-            so_far = f"stage {len(finished) + 1} of {count}"
-            progress.say(f"[cell {number}/{len(todo)}] {cell.name}: {name} ({so_far})")
-            stage = inputs.located(declared, folders, cell.data_dir)
-            try:
-                finished[place] = _executed(stage, folders[name], patient=bool(share))
-            except UserError as error:
-                raise UserError(
-                    f"{cell.name}, stage {name} failed: {error} [what is finished is kept; "
-                    f"continue with: {command}]"
-                ) from error
-            except Interrupted:
-                progress.say(f"stopped in {cell.name}, stage {name}; continue with: {command}")
-                raise
-        _forget_compiled()
-    if share:
-        progress.say("this share is done; the same command without --share writes the table")
-        return {}
+            if (place := cell.places[name]) not in first:
+                read = {cell.places[of] for of in inputs.references(declared).values()}
+                before = [at for at, one in enumerate(first) if one in read]
+                first[place] = number, name
+                stage = inputs.located(declared, folders, cell.data_dir)
+                jobs.append(engines.Job((stage, folders[name]), before))
+    finished: dict[str, Artifact] = {}
+    made, previous = engines.in_order(_executed, jobs), 0
+    for place, (number, name) in first.items():
+        cell = todo[number]
+        if number != previous:
+            _forget_compiled()
+        previous, so_far = number, f"stage {len(finished) + 1} of {len(first)}"
+        progress.say(f"[cell {number + 1}/{len(todo)}] {cell.name}: {name} ({so_far})")
+        try:
+            finished[place] = next(made)
+        except UserError as error:
+            raise UserError(
+                f"{cell.name}, stage {name} failed: {error} [what is finished is kept; "
+                f"continue with: {command}]"
+            ) from error
+        except Interrupted:
+            progress.say(f"stopped in {cell.name}, stage {name}; continue with: {command}")
+            raise
     for cell in todo:
         _link(cell, root)
     return _summarized(grid, todo, finished, root)
 
 
-def _executed(stage: Stage, folder: epath.Path, *, patient: bool) -> Artifact:
-    while True:
-        try:
-            return stage_lib.execute(stage, folder, replace=True)
-        except Busy as busy:
-            if not patient:
-                raise
-            progress.say(f"waiting: {busy}")
-            time.sleep(_POLL)
+def _executed(stage: Stage, folder: epath.Path) -> Artifact:
+    return stage_lib.execute(stage, folder, replace=True)
 
 
 def plan(todo: Sequence[Cell], sizes: Mapping[str, int] | None = None) -> dict[str, Any]:

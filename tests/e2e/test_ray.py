@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import pytest
+import test_grid_run
 import toy_cluster
 import toy_generation
 import toy_retrieval
@@ -137,6 +138,20 @@ def test_the_bytes_are_those_of_one_process(name, ray, road, tmp_path, monkeypat
     assert sorted(p.name for p in found.path.iterdir()) == sorted(
         p.name for p in whole.path.iterdir()
     )
+
+
+def test_a_grid_is_that_of_one_process(ray, tmp_path) -> None:
+    toy_retrieval.write_collection(tmp_path / "data", 40, 12)
+    for name, text in test_grid_run.FILES.items():
+        (tmp_path / f"{name}.gin").write_text(text)
+    words = [f"--gin_search_paths={tmp_path}", f"--data_dir={tmp_path / 'data'}"]
+    words = ["run", str(tmp_path / "grid.gin"), "--gin_modules=test_grid_run", *words]
+    for engine in (ray.engine, "local"):
+        assert cli.main([*words, f"--engine={engine}", f"--out={tmp_path / engine[:5]}"]) == 0
+    whole, found = tmp_path / "local", tmp_path / ray.engine[:5]
+    assert (found / "summary.json").read_text() == (whole / "summary.json").read_text()
+    for run in whole.glob("*/seed_0/run/run.trec"):
+        assert (found / run.relative_to(whole)).read_bytes() == run.read_bytes()
 
 
 def _hashes(artifact: Artifact) -> dict[str, str]:

@@ -11,7 +11,7 @@ from toy_stages import Doubled, Numbers, values
 
 from qac_jax import cli
 from qac_jax.artifacts import Writer
-from qac_jax.errors import Busy, UserError
+from qac_jax.errors import UserError
 from qac_jax.evaluation import results
 from qac_jax.pipeline import grid
 from qac_jax.pipeline.grid import Grid
@@ -150,27 +150,6 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     rows = [{"system": "a", "run": run, "mean": {"ndcg@10": 0.2}} for run in ("forum", "tales")]
     drawn = grids.heatmap({"rows": [{"system": "", "run": "BM25", "mean": {}}, *rows]})
     assert drawn and all(text in drawn for text in (">forum<", ">tales<", ">20.0<"))
-
-
-def test_shares_of_a_grid_meet_in_its_folder(tmp_path: Path, monkeypatch: Any) -> None:
-    given = toy()
-    todo = grid.cells(given, build)
-    busy = [Busy("being written by another process")]
-    execute = grid.stage_lib.execute
-
-    def contended(*arguments: Any, **named: Any) -> Any:
-        if busy:
-            raise busy.pop()
-        return execute(*arguments, **named)
-
-    monkeypatch.setattr(grid, "_POLL", 0.01)
-    monkeypatch.setattr(grid.stage_lib, "execute", contended)
-    for share in ("0/2", "1/2"):
-        grid.run(given, todo, tmp_path / "out", command="again", share=share)
-    assert not (tmp_path / "out" / "summary.md").exists()
-    RAN.clear()
-    grid.run(given, todo, tmp_path / "out", command="again")
-    assert not RAN and list((tmp_path / "out").glob("summary*"))
 
 
 def test_some_systems_of_a_grid_are_named(
