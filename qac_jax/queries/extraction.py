@@ -58,7 +58,7 @@ Salience = Callable[[Sequence[str], Sequence[Sequence[str]]], list[np.ndarray]]
 class SpanSampling(Checked):
     """How spans are drawn, in words separated by white space."""
 
-    spans: int = option(16, "candidate spans drawn per passage", at_least=1)
+    spans: int = option(16, "candidate spans drawn per passage", at_least=1, at_most=10_000)
     shortest: int = option(4, "minimum words of a span", at_least=1)
     longest: int = option(16, "maximum words of a span")
     context_words: int = option(256, "words of the random window that spans are drawn from")

@@ -49,7 +49,9 @@ class Extract(Stage):
     )
     scorer: Ref = model_input("model of plm (a T5) or self (a dual encoder)", default="")
     keep: int = option(1, "top spans kept for each passage", at_least=1)
-    draws: int = option(1, "times that spans are drawn; a training epoch uses one draw", at_least=1)
+    draws: int = option(
+        1, "times that spans are drawn; a training epoch uses one draw", at_least=1, at_most=10_000
+    )
     origin: str = option("", "origin recorded with the texts (default: qext_bm25 …)")
     sampling: SpanSampling = fields.part(SpanSampling)
     scoring: LikelihoodOptions = fields.part(LikelihoodOptions)

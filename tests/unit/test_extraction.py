@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import toy_generation
 
+from qac_jax.errors import UserError
 from qac_jax.inference.generator import Generator
 from qac_jax.inference.likelihood import Likelihood
 from qac_jax.inference.settings import LIKELIHOODS, LikelihoodOptions
@@ -59,6 +60,10 @@ def test_spans_are_runs_of_the_document_within_bounds() -> None:
     window = SpanSampling().candidates("long", long)[0].split()
     assert len(window) == 256 and window != long.split()[:256]
     assert not SpanSampling().candidates("short", "only three words")[1]
+    with pytest.raises(
+        UserError, match="spans = 1000000000; expected at least 1 and at most 10000"
+    ):
+        SpanSampling(spans=10**9)  # a recipe of a stranger's
 
 
 def okapi(corpus: list[str], document: str, span: str, k1: float = 1.2, b: float = 0.75) -> float:
