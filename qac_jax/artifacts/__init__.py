@@ -19,6 +19,7 @@ from qac_jax.artifacts.reading import (
 from qac_jax.artifacts.writing import (
     Writer,
     create,
+    nothing_left,
     refuse_link,
     refuse_overlap,
     remove,
@@ -30,4 +31,5 @@ from qac_jax.artifacts.writing import (
 
 __all__ = ["CLAIM", "COMMIT", "FORMAT", "JOURNAL", "LOCK", "PART", "SCRATCH", "STAGES", "Artifact"]
 __all__ += ["Writer", "create", "identity_of", "inside", "link", "load", "locked", "peek", "place"]
-__all__ += ["refuse_link", "refuse_overlap", "remove", "rewrite", "tidy", "write_atomically"]
+__all__ += ["nothing_left", "refuse_link", "refuse_overlap", "remove", "rewrite", "tidy"]
+__all__ += ["write_atomically"]

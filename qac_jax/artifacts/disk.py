@@ -39,15 +39,20 @@ def folders(path: os.PathLike[str], files: Iterable[str]) -> None:
         file(os.path.join(path, name))
 
 
+def absent(path: epath.Path) -> list[epath.Path]:
+    """A folder and those above it, as far as they do not exist."""
+    return [each for each in (path, *path.parents) if not each.exists()]
+
+
 def make_folder(path: epath.Path) -> None:
     """Makes a folder and those above it; returns when their names are on the disk."""
     if "://" in os.fspath(path):
         path.mkdir(parents=True, exist_ok=True)
         return
-    new = [parent for parent in path.parents if not parent.exists()]
+    new = absent(path)
     path.mkdir(parents=True, exist_ok=True)
     # Its own name always: a run that was killed may have made it.
-    for each in (path, *new):
+    for each in dict.fromkeys((path, *new)):
         file(each.parent)
 
 

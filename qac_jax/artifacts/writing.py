@@ -324,6 +324,25 @@ def remove(path: epath.PathLike) -> None:
         path.rmtree()
 
 
+@contextlib.contextmanager
+def nothing_left(path: epath.PathLike) -> Iterator[None]:
+    """A folder that is new is removed again, and those above it, where a refused run completed
+    nothing there and keeps nothing."""
+    path = epath.Path(path)
+    new = disk.absent(path)
+    try:
+        yield
+    except UserError as error:
+        with contextlib.suppress(OSError, UserError):
+            # Bad data: these are mended, or read in another way, so nothing here is resumed.
+            kept = (path / SCRATCH).exists() and not isinstance(error, DataError)
+            if new and not journal(path) and not kept:
+                remove(path)
+                for folder in new[1:]:
+                    folder.rmdir()
+        raise
+
+
 def refuse_link(path: epath.PathLike) -> None:
     """Raises where the path is a link: what it leads to is not ours to change or to remove."""
     if "://" not in os.fspath(path) and os.path.islink(path):

@@ -89,6 +89,11 @@ def _minilm() -> str:
     return os.path.join(places[0], "model") if places else ""
 
 
+def is_minilm(place: str) -> bool:
+    """Whether a folder is MiniLM's, here or where it was when it was noted."""
+    return Path(place).parent.name == _WHEEL or Path(place).name == MINILM
+
+
 # The Hub's cache on this machine.
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -55,6 +55,11 @@ def add_index_flags(parser: argparse.ArgumentParser) -> None:
 
 def change(options: argparse.Namespace) -> int:
     """Runs `qac index FOLDER --add …`; returns the exit code."""
+    with artifacts.nothing_left(options.folder):
+        return _changed(options)
+
+
+def _changed(options: argparse.Namespace) -> int:
     from qac_jax.live import convert
 
     names = _names(options.delete)
@@ -193,10 +198,13 @@ def _asked(options: argparse.Namespace) -> Iterator[str]:
 def _answer(question: str, index: Searchable | LiveSearch, options: argparse.Namespace) -> None:
     """Prints the hits of a question."""
     from qac_jax.live import convert
+    from qac_jax.live.snapshot import UNLIKELY
     from qac_jax.retrieval import search
+    from qac_jax.retrieval.corpus import Hits
 
     k, least = options.k, options.min_score
     (hits,) = index.ask([question], max(k, _READ_AGAIN) if options.reranker else k)
+    likely = hits.likely if isinstance(hits, Hits) else None
     if isinstance(index, convert.LiveSearch):
         missing, cosine = [], index.live.settings.cosine
     else:
@@ -208,6 +216,8 @@ def _answer(question: str, index: Searchable | LiveSearch, options: argparse.Nam
         hits = [hit for hit, score in zip(hits, scores, strict=True) if score >= least]
         if not hits:
             progress.say(f"search: the best score is {max(scores):.4g}, --min_score {least:g}")
+    if likely is not None and likely < UNLIKELY:
+        progress.say(f"search: nothing in this index seems to answer (probability {likely:.2g})")
     if options.json:
         records = [dataclasses.asdict(hit) for hit in hits]
         records = [{k: v for k, v in r.items() if k != "scores" or v} for r in records]

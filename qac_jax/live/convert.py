@@ -30,7 +30,7 @@ from qac_jax.live.snapshot import TOGETHER
 from qac_jax.live.store import KIND, SCHEMA, LiveSettings, Record
 from qac_jax.retrieval import corpus, hybrid, index, search, vectors
 from qac_jax.retrieval.bm25 import Scoring
-from qac_jax.retrieval.corpus import Hit, Searchable, Texts, passage_text
+from qac_jax.retrieval.corpus import Hits, Searchable, Texts, passage_text
 from qac_jax.retrieval.fusion import Fusion
 from qac_jax.retrieval.hybrid import Hybrid
 from qac_jax.retrieval.index import Index
@@ -248,7 +248,7 @@ class LiveSearch:
             for name, each in zip(queries, found, strict=True)
         }
 
-    def ask(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]:
+    def ask(self, questions: Sequence[str], k: int = 10) -> list[Hits]:
         """The top k passages for each question in the newest version, with their texts."""
         self.live.refresh()
         return self.live.search(questions, k, where=self.where, hybrid=self.hybrid)

@@ -31,7 +31,7 @@ from qac_jax.live import store
 from qac_jax.live.filters import Where
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.live.store import KIND, LiveSettings, Record, Store, Version
-from qac_jax.retrieval.corpus import Hit
+from qac_jax.retrieval.corpus import Hits
 from qac_jax.retrieval.index import place_of_encoder
 
 
@@ -147,7 +147,7 @@ class LiveIndex:
                     raise
         raise AssertionError
 
-    def search(self, questions: Sequence[str], k: int = 10, **how: Any) -> list[list[Hit]]:
+    def search(self, questions: Sequence[str], k: int = 10, **how: Any) -> list[Hits]:
         """The top k passages for each question, as `find` with their texts."""
         snapshot = self.snapshot
         return [snapshot.hits(each) for each in self.find(questions, k, **how)]

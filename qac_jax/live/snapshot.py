@@ -7,6 +7,7 @@ those of a fresh BM25 index of these passages in the same order, bit for bit.
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,12 +15,13 @@ import numpy as np
 
 from qac_jax.errors import UserError, shown
 from qac_jax.errors import nearest as nearest_name
+from qac_jax.hub.names import is_minilm
 from qac_jax.live import filters
 from qac_jax.live.filters import Where
 from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval.bm25 import information, top
-from qac_jax.retrieval.corpus import Hit
+from qac_jax.retrieval.corpus import Hit, Hits
 from qac_jax.retrieval.hybrid import BM25, DENSE
 
 
@@ -27,6 +29,10 @@ from qac_jax.retrieval.hybrid import BM25, DENSE
 _BLOCK, TOGETHER = 1 << 16, 1 << 14
 # Filters whose rows are kept between queries, and words whose scores are.
 _KEPT, _KEPT_WORDS = 16, 1024
+
+# By a logistic of the first hit: MiniLM's cosine, and BM25's share of what the question's words say
+# (docs/results/search.md). Below UNLIKELY a search says that nothing seems to answer.
+_OFFSET, _OF_COSINE, _OF_SHARE, UNLIKELY = -9.7, 18.5, 16.2, 0.1
 
 Nearest = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64 [queries, k]
 
@@ -37,6 +43,7 @@ class Found(NamedTuple):
     rows: np.ndarray
     scores: np.ndarray
     parts: np.ndarray | None  # [2, rows]: the scores of vectors and of BM25, where both are fused
+    likely: float | None = None  # that there is an answer
 
 
 class Snapshot:
@@ -162,7 +169,12 @@ class Snapshot:
         offsets, units = np.array(scales).T[..., None]
         fused = fusion.mixed((scores - offsets) / units, weight)
         top_rows = np.argsort(-fused, kind="stable")[:k]
-        return Found(rows[top_rows], fused[top_rows], scores[:, top_rows])
+        likely = None
+        if how == fusion.INFORMATION and is_minilm(self.settings.encoder["path"]):
+            cosine, words = scores[:, top_rows[0]].tolist() if len(top_rows) else (0.0, 0.0)
+            gain = _OFFSET + _OF_COSINE * cosine + _OF_SHARE * words / lexical_scale[1]
+            likely = 1 / (1 + math.exp(-gain))
+        return Found(rows[top_rows], fused[top_rows], scores[:, top_rows], likely)
 
     def _by_vectors(self, vectors: np.ndarray, k: int, allowed: np.ndarray) -> Nearest:
         """The top k allowed rows for each query; of equal scores the earlier row wins."""
@@ -288,9 +300,10 @@ class Snapshot:
         found = [self.store.read(query, name, self.rows, self.version)[0][0] for name in names]
         return np.array(found, np.int64)
 
-    def hits(self, found: Found, page: slice = slice(None)) -> list[Hit]:
+    def hits(self, found: Found, page: slice = slice(None)) -> Hits:
         """With their texts."""
-        hits = []
+        hits = Hits()
+        hits.likely = found.likely
         both = [] if found.parts is None else found.parts.T[page].tolist()
         scores = found.scores[page].tolist()
         for place, record in enumerate(self.records(found.rows[page].tolist())):

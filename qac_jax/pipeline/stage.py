@@ -167,6 +167,8 @@ def execute(
     began = time.monotonic()
     with (
         interruptible(),
+        # Other hosts look there for what went wrong.
+        artifacts.nothing_left(out) if place.count == 1 else contextlib.nullcontext(),
         artifacts.create(
             out,
             kind=stage.KIND,

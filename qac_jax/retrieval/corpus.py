@@ -244,6 +244,9 @@ class Hit:
 class Hits(list[Hit]):
     """The hits of a question; a notebook shows them as a table."""
 
+    likely: float | None = None
+    """How likely it is that the index has an answer at all, where that is known."""
+
     def _repr_html_(self) -> str:
         rows = (
             f"<tr><td>{hit.score:.4f}</td><td style='text-align:left'><b>"

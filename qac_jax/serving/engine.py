@@ -148,6 +148,8 @@ class Engine:
             shown.append(fields)
         answer = {"query": query, "hits": shown, "version": snapshot.version}
         answer["passages"] = len(snapshot)
+        if found.likely is not None:
+            answer["likely"] = round(found.likely, 4)
         if request.facets:
             answer["facets"] = facets(snapshot.records(found.rows[:_FACETED].tolist()))
         return answer

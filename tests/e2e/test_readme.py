@@ -1,5 +1,5 @@
 """Every command of the README, and of pages that go on from it, runs as it stands and in its order
-on a small folder of documents."""
+on a small folder of documents, and prints what the README says."""
 
 import os
 import re
@@ -53,12 +53,18 @@ COMMANDS = [
 ]
 
 
+# Fences of commands with what they print, of Python, and numbers that may round otherwise.
+_PRINTED = re.compile(r"^```bash\n(.*?)^```\n+```\n(.*?)^```", re.M | re.S)
+_PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+_NUMBER = re.compile(r"\d+\.\d+")
+
 # In one process: starting 50 would take longer than what they do.
 _ONE_AFTER_THE_OTHER = """
 import shlex, sys
 from qac_jax import cli
 for command in sys.stdin.read().splitlines():
     print(command, file=sys.stderr)
+    print("\x1e" + command)
     if code := cli.main(shlex.split(command)[1:]):
         sys.exit(code)
 """
@@ -69,14 +75,18 @@ def test_the_page_has_its_commands() -> None:
     # Which need a trained generator or teacher, a peer, several contexts, or do not end.
     assert {*VERBS} - used <= {"generate", "label", "bench", "serve"}, {*VERBS} - used
     assert len(COMMANDS) > 25
+    assert len(README.split()) <= 1100 and _PRINTED.search(README) and _PYTHON.search(README)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_every_command_runs_as_it_stands(tmp_path: Path) -> None:
+def test_every_command_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.write_collection(tmp_path / "data" / "mine", 60, 24, train=12)
-    (tmp_path / "data" / "notes").mkdir()
-    (tmp_path / "data" / "notes" / "lamps.md").write_text("# Lamps\n\nA lamp burns oil.\n")
+    notes = tmp_path / "data" / "notes"
+    notes.mkdir()
+    text = "# Lamps\n\n## Oil\n\nA lamp burns oil, which rises in its wick.\n"
+    (notes / "lamps.md").write_text(text)
+    (notes / "bees.md").write_text("# Bees\n\nBees make honey and keep it in combs of wax.\n")
     for name in ("gin_configs", "qac_jax"):
         (tmp_path / name).symlink_to(ROOT / name)
     # The recipe of docstrings is another test's; the page only wants its passages.
@@ -94,4 +104,32 @@ def test_every_command_runs_as_it_stands(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    said = dict(part.split("\n", 1) for part in done.stdout.split("\x1e")[1:])
+    for fence, printed in _PRINTED.findall(README):
+        _compare(printed, "".join(said[command] for command in fence.splitlines()))
+    monkeypatch.chdir(tmp_path)
+    for block in _PYTHON.findall(README):
+        _follow(block)
     shutil.rmtree(tmp_path / "out")
+
+
+def _compare(printed: str, said: str) -> None:
+    """Lines of the page stand in what was said, in their order; numbers are near."""
+    lines = iter(said.splitlines())
+    for line in printed.splitlines():
+        same = (given for given in lines if _NUMBER.sub("", given) == _NUMBER.sub("", line))
+        given = next(same, None)
+        assert given is not None, f"not printed: {line}\n{said}"
+        near = [float(number) for number in _NUMBER.findall(line)]
+        assert [*map(float, _NUMBER.findall(given))] == pytest.approx(near, abs=2e-3)
+
+
+def _follow(block: str) -> None:
+    """Runs lines of Python; an expression has the value of the remark beside it."""
+    scope: dict[str, object] = {}
+    for line in block.splitlines():
+        code, _, value = line.partition("  # ")
+        if value.startswith(("'", "[")):
+            assert repr(eval(code, scope)) == value
+        else:
+            exec(code, scope)

@@ -446,3 +446,31 @@ def test_hits_below_a_score(notes: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert qac(*words, 1.01) == 0
     said = capsys.readouterr()
     assert json.loads(said.out) == [] and f"the best score is {cosines[0]:.4g}" in said.err
+
+
+def test_a_question_that_nothing_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = LiveIndex(convert.create(tmp_path / "live", place="shipped:minilm").folder)
+    live.add(["A lamp burns oil, which rises in its wick.", "Bees make honey of nectar."])
+    known, foreign = live.search(["how does a lamp work?", "who won the cup final of 1998?"])
+    assert known.likely > 0.5 > snapshot.UNLIKELY > foreign.likely
+    assert live.search(["who won?"], hybrid=0)[0].likely is None
+    for question, said in {"how does a lamp work?": False, "who won the cup final?": True}.items():
+        assert qac("search", "--index", live.folder, question) == 0
+        assert ("nothing in this index seems to answer" in capsys.readouterr().err) == said
+
+
+def test_a_refused_index_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"_id": "a"}')
+    new = tmp_path / "out" / "live"
+    for source in ("nowhere", "bad.jsonl"):
+        assert qac("index", new, "--add", tmp_path / source, "--encoder", "shipped:minilm") == 2
+        assert not new.parent.exists()
+    assert qac("prepare", "--documents", tmp_path / "bad.jsonl", "--out", new) == 2
+    assert not new.parent.exists()
+    new.parent.mkdir()
+    assert qac("prepare", "--documents", tmp_path / "bad.jsonl", "--out", new) == 2
+    assert new.parent.exists() and not new.exists()

@@ -221,7 +221,9 @@ async function search() {
     const shown = hits.length
       ? `Hits ${state.offset + 1} to ${state.offset + hits.length}`
       : "No passage matches";
-    say(`${shown}, ${answer.passages.toLocaleString("en")} passages, ${Math.round(answer.took_ms)} ms`);
+    // As the search on the command line: live/snapshot.py.
+    const found = answer.likely < 0.1 ? "Nothing here seems to answer. " + shown : shown;
+    say(`${found}, ${answer.passages.toLocaleString("en")} passages, ${Math.round(answer.took_ms)} ms`);
     by("previous").disabled = !state.offset;
     by("next").disabled = answer.hits.length <= PAGE;
     by("page").textContent = `Page ${state.offset / PAGE + 1}`;
