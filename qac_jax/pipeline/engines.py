@@ -193,7 +193,7 @@ def by_actors(
     )(_Actor)
     given = ray.put((os.getcwd(), out, load))
     # One that has no room yet waits for it, and gets no shard before.
-    actors = [remote.remote(given) for _ in range(count)]
+    actors = [remote.remote([given]) for _ in range(count)]
     running = {actor.ready.remote(): actor for actor in actors}
     waiting, left = collections.deque(shards), len(shards)
     try:
@@ -241,14 +241,14 @@ def _answer(ref: Any) -> Any:
 class _Actor:
     """A process of the cluster that has loaded what makes shards."""
 
-    def __init__(self, given: tuple[str, ApartWriter, Callable[[], Loaded]]):
-        self._here, self._out, self._load = given
-        self._lock = threading.Lock()
+    def __init__(self, given: list[Any]):
+        self._given, self._lock = given, threading.Lock()
 
     @functools.cached_property
-    def _loaded(self) -> Loaded:
-        _enter(self._here, os.fspath(self._out.path))
-        return self._load()
+    def _loaded(self) -> tuple[ApartWriter, Loaded]:
+        here, out, load = _ray().get(self._given[0])
+        _enter(here, os.fspath(out.path))
+        return out, load()
 
     def ready(self) -> None:
         with self._lock:
@@ -256,9 +256,10 @@ class _Actor:
 
     def write(self, shard: ShardFile) -> Made:
         self.ready()
-        ready = dataclasses.replace(shard, job=self._loaded.ahead(shard.job))
+        out, loaded = self._loaded
+        ready = dataclasses.replace(shard, job=loaded.ahead(shard.job))
         with self._lock, Bar("", stream=io.StringIO()) as bar:
-            return _made(self._out, shard, lambda: self._loaded.work(ready, bar))
+            return _made(out, shard, lambda: loaded.work(ready, bar))
 
 
 def _one(

@@ -37,7 +37,8 @@ from qac_jax.stages.search import Search
 from qac_jax.stages.tokenize import Tokenize
 
 
-pytestmark = pytest.mark.slow
+# Ray forks to start a node's processes, which never use JAX's threads.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")]
 _NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 
 
