@@ -66,7 +66,10 @@ BUILD = {
     "fuse": ("search:Fuse", "runs → one run; --index with --bm25 → one index of both"),
     "mine": ("mine:Mine", "queries and an index → hard negatives for each query"),
     "label": ("mine:Label", "candidates and a cross-encoder → positives and negatives"),
-    "export": ("export:Export", "parameters → a folder for Hugging Face; --faiss → FAISS's file"),
+    "export": (
+        "export:Export",
+        "parameters → a folder for Hugging Face; --faiss, --parquet, --rows",
+    ),
 }
 MEASURE = {
     "evaluate": ("evaluate:Evaluate", "runs, judgements (or --beir folders, an encoder) → metrics"),
@@ -92,7 +95,11 @@ ALIASES = {"pretrain": "train", "finetune": "train"}
 # With one of these flags a verb is another stage.
 VARIANTS = {
     "fuse": dict.fromkeys(("--index", "--bm25"), "qac_jax.stages.index:Hybrid"),
-    "export": {"--faiss": "qac_jax.stages.export:ExportFaiss"},
+    "export": {
+        "--faiss": "qac_jax.stages.export:ExportFaiss",
+        "--parquet": "qac_jax.stages.tables:ExportParquet",
+        "--rows": "qac_jax.stages.databases:ExportRows",
+    },
     "evaluate": {"--beir": "qac_jax.stages.evaluate:EvaluateBeir"},
     "analyse": {
         "--sheets": "qac_jax.stages.analyse:Votes",

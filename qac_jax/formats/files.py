@@ -1,4 +1,5 @@
-"""Files as streams of lines and records: plain, .gz, .bz2 or .zst, strict UTF-8, in byte ranges.
+"""Files as streams of lines and records: plain, .gz, .bz2, .zst or Parquet, strict UTF-8, in byte
+ranges. A Parquet file is read as JSON lines, packed: an object for each row.
 
 A corpus of many files is cut into shards: lists of `Piece`s, byte ranges that begin and end
 anywhere. A line belongs to the piece that holds its first byte, so the union of all shards is
@@ -25,13 +26,15 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 
 
-_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
+PARQUET = ".parquet"
+_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst", b"PAR1": PARQUET}
 COMPRESSED = tuple(_MAGIC.values())
 _UNPACKERS: dict[str, Callable[[Any], Any]] = {
     "": lambda file: file,
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": bz2.BZ2File,
     ".zst": lambda file: _unpacked_zst(file),
+    PARQUET: lambda file: _unpacked_parquet(file),
 }
 # One shard's share of text when their number is not set. It depends on the data only, never on
 # the machine, so that the same corpus always gives the same files.
@@ -48,6 +51,9 @@ LONGEST_LINE = 16 << 20
 LONGEST_FILE = 256 << 20
 # How many times larger than a packed file its content may be, unless it is small.
 _EXPANSION, _SMALL = 100, 16 << 20
+
+# Rows of a Parquet file that are in memory together.
+_ROWS = 1 << 10
 
 T = TypeVar("T")
 
@@ -99,19 +105,23 @@ def expand(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> list[s
 
 
 def plain_name(path: str) -> str:
-    """The name without .gz, .bz2 or .zst."""
+    """The name without .gz, .bz2 or .zst; .jsonl for .parquet."""
     stem, extension = os.path.splitext(path)
+    if extension == PARQUET:
+        return f"{stem.removesuffix('.jsonl')}.jsonl"
     return stem if extension in COMPRESSED else path
 
 
 def find(folder: str, *names: str) -> str | None:
     """The first of these files (or a compressed form of it) that is in the folder."""
-    paths = (os.path.join(folder, n + extension) for n in names for extension in ("", *COMPRESSED))
+    forms = (n + extension for n in names for extension in ("", *COMPRESSED))
+    tables = (os.path.splitext(n)[0] + PARQUET for n in names)
+    paths = (os.path.join(folder, n) for n in (*forms, *tables))
     return next(filter(os.path.exists, paths), None)
 
 
 def compression(path: str) -> str:
-    """.gz, .bz2, .zst or nothing, by the first bytes: the name may be wrong."""
+    """.gz, .bz2, .zst, .parquet or nothing, by the first bytes: the name may be wrong."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f"{path} is not a file; expected one that can be read again")
     with open(path, "rb") as file:
@@ -145,13 +155,44 @@ class _Unpacked(io.RawIOBase):
         return len(raw)
 
 
-def _zstd_error() -> Any:
-    return getattr(sys.modules.get("zstandard"), "ZstdError", OSError)
+def _damage() -> tuple[Any, ...]:
+    """What libraries raise for a damaged file, of those that are loaded."""
+    known = (("zstandard", "ZstdError"), ("pyarrow", "ArrowException"))
+    return tuple(getattr(sys.modules.get(module), name, OSError) for module, name in known)
 
 
 def _unpacked_zst(file: Any) -> Any:
     unpacker = extras.load("zstandard", "zst", "reading .zst").ZstdDecompressor()
     return io.BufferedReader(unpacker.stream_reader(file, read_across_frames=True), 1 << 20)
+
+
+class _JsonLines(io.RawIOBase):
+    """Rows as a file of JSON lines."""
+
+    def __init__(self, rows: Iterator[Mapping[str, Any]]):
+        self._lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and (line := next(self._lines, None)):
+            self._rest = line.encode(errors="replace")
+        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def parquet_rows(file: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, a block at a time."""
+    parquet = extras.load("pyarrow.parquet", "parquet", "reading Parquet")
+    for batch in parquet.ParquetFile(file).iter_batches(_ROWS):
+        yield from batch.to_pylist()
+
+
+def _unpacked_parquet(file: Any) -> Any:
+    return io.BufferedReader(_JsonLines(parquet_rows(file)), 1 << 20)
 
 
 @contextlib.contextmanager
@@ -161,7 +202,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
     try:
         with open(path, "rb", buffering=1 << 20) as file, _UNPACKERS[packing](file) as unpacked:
             yield io.BufferedReader(_Unpacked(unpacked, path), 1 << 20) if packing else unpacked
-    except (EOFError, OSError, zlib.error, _zstd_error()) as error:
+    except (EOFError, OSError, zlib.error, *_damage()) as error:
         if not packing or getattr(error, "errno", None) is not None:
             raise
         raise DataError(f"the compressed data is damaged ({error})", file=path) from error

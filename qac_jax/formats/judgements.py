@@ -47,7 +47,7 @@ def read_judgements(
     """
     own, bad = bad is None, BadLines() if bad is None else bad
     known, graded = IdSet(), IdSet()
-    files = expand(path, (".tsv", ".txt", ".qrels", ".qrel"))
+    files = expand(path, (".tsv", ".txt", ".qrels", ".qrel", ".jsonl"))
     rows = (_gold(f, bad) if f.endswith(".json") else parsed(f, bad, _parse) for f in files)
     for place, judgement in itertools.chain.from_iterable(rows):
         query, passage, given = judgement
@@ -73,6 +73,11 @@ def _gold(file: str, bad: BadLines) -> Iterator[tuple[Place, Judgement]]:
 
 
 def _parse(line: Line) -> tuple[Place, Judgement] | None:
+    if line.text.startswith("{"):  # BEIR's columns as JSON, and so in Parquet
+        record = json_object(line.text)
+        query = string(record, "query-id", "query_id", "qid", what="query")
+        passage = string(record, "corpus-id", "passage_id", "docid", "pid", what="passage")
+        return line.place, Judgement(query, passage, _grade(record.get("score", 1)))
     fields = line.text.split("\t") if "\t" in line.text else line.text.split()
     if line.offset == 0 and fields[0].lower() in ("query-id", "query_id", "qid"):
         return None
@@ -88,13 +93,15 @@ def _parse(line: Line) -> tuple[Place, Judgement] | None:
     raise BadRecord(f"{len(fields)} columns; expected 2 to 4: query, (0,) passage, grade")
 
 
-def _grade(text: str) -> int:
+def _grade(given: Any) -> int:
     try:
-        value = int(text)
-    except ValueError:
-        raise BadRecord(f"the grade {text!r} is not a whole number") from None
+        value = int(given)
+        if isinstance(given, float) and value != given:
+            raise ValueError
+    except (OverflowError, TypeError, ValueError):
+        raise BadRecord(f"the grade {given!r} is not a whole number") from None
     if abs(value) > _HIGHEST:
-        raise BadRecord(f"the grade {text[:20]} is not within ±{_HIGHEST:,}")
+        raise BadRecord(f"the grade {str(given)[:20]} is not within ±{_HIGHEST:,}")
     return value
 
 

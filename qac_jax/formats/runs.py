@@ -8,6 +8,7 @@ a file orders nothing; it must hold numbers, so that columns in the wrong order 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +19,13 @@ import numpy as np
 
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, Place
-from qac_jax.formats.files import Piece, raw_lines
+from qac_jax.formats.files import PARQUET, Piece, compression, raw_lines
 from qac_jax.formats.identities import IdSet
 
 
 TAG = "qac_jax"
+# Of a run as a table.
+COLUMNS = ("query", "passage", "rank", "score")
 
 
 class Ranking(NamedTuple):
@@ -61,7 +64,8 @@ def ranked(ids: Sequence[str], scores: Sequence[float] | np.ndarray) -> Ranking:
 
 def read_run(path: str | os.PathLike[str], depth: int | None = None) -> Run:
     """A file of six columns (TREC: query, Q0, passage, rank, score, tag), four (query, passage,
-    rank, score) or three (MS MARCO: query, passage, rank); of each query the first `depth`.
+    rank, score; in Parquet by these names) or three (MS MARCO: query, passage, rank); of each
+    query the first `depth`.
     """
     path = os.fspath(path)
     run: Run = {}
@@ -152,7 +156,9 @@ def _run_file(path: str) -> str:
         if not os.path.exists(path):
             raise UserError(f"the run {path} does not exist; give a TREC run file")
         return path
-    inside = sorted(n for n in os.listdir(path) if n.endswith((".trec", ".run", ".trec.gz")))
+    inside = sorted(
+        n for n in os.listdir(path) if n.endswith((".trec", ".run", ".trec.gz", PARQUET))
+    )
     if len(inside) != 1:
         names = ", ".join(inside) or "none"
         raise UserError(f"{path} holds {names} with the ending .trec or .run; expected one run")
@@ -181,8 +187,12 @@ def _lines(path: str, bad: BadLines) -> Iterator[tuple[Place, str, str, float]]:
     """(place, query, passage, score); millions of lines, so nothing is done twice."""
     width, sign = 0, 1
     pick = itemgetter(0, 0, 0, 0)
+    table = compression(path) == PARQUET
     for raw, number, _ in raw_lines(Piece(path)):
         place = Place(path, number)
+        if table:
+            row = json.loads(raw)
+            raw = "\t".join(str(row.get(name, "")) for name in COLUMNS).encode()
         fields = raw.rstrip(b"\r\n").split(b"\t") if b"\t" in raw else raw.split()
         if not fields or len(fields) != width:
             if not raw.strip():

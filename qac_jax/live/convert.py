@@ -160,16 +160,21 @@ def add_documents(
 
 
 def _read(live: LiveIndex, source: Artifact) -> Iterator[tuple[list[Record], np.ndarray | None]]:
-    """Records and their vectors, where these are known."""
+    if source.kind in (*KINDS, KIND):
+        _check_encoder(live, source)
+    return rows(source)
+
+
+def rows(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray | None]]:
+    """Records of passages and their vectors, where these are known, in blocks."""
     known: Vectors | None = None
     if source.kind == corpus.PASSAGES:
         records = iter(Records(source))
-    elif source.kind in (*KINDS, KIND):
-        _check_encoder(live, source)
-        if source.kind == KIND:
-            current = source.schema == SCHEMA
-            yield from LiveIndex(source.path).snapshot.passages() if current else _earlier(source)
-            return
+    elif source.kind == KIND:
+        current = source.schema == SCHEMA
+        yield from LiveIndex(source.path).snapshot.passages() if current else _earlier(source)
+        return
+    elif source.kind in KINDS:
         records, known = _records_of(source), _vectors_of(source)
     else:
         raise UserError(f"{source.path} is of kind {source.kind!r}; give passages or an index")

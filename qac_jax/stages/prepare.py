@@ -69,7 +69,7 @@ class Prepare(Stage):
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity
         if self.format == PYTHON_DOCS:
             identities.update(python_docs.versions(self.packages))
-        elif corpus.source(self.format, self._path())[0] == corpus.FOLDER:
+        elif self._source()[0] == corpus.FOLDER:
             identities["pypdf"] = pdf_version()
         return identities
 
@@ -97,7 +97,7 @@ class Prepare(Stage):
         options: dict[str, Any] = stage.reader_options()
         first: list[Any] = []
         began, total = time.monotonic(), 0
-        for document in documents.read(*corpus.source(stage.format, stage._path()), **options):
+        for document in documents.read(*stage._source(), **options):
             total += 1
             first += [document] if total <= 4096 else []
             if time.monotonic() - began > 10.0:  # no time to count them all
@@ -112,7 +112,7 @@ class Prepare(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         del inputs  # the format's reader opens them by path or name
-        format, path = corpus.source(self.format, self._path())
+        format, path = self._source()
         pieces = documents.shards(format, path, self.shards or None, self.reader_options())
         if self.format == AUTO:
             progress.say(f"prepare: {path} is read as format {format}")
@@ -140,6 +140,11 @@ class Prepare(Stage):
     def _path(self) -> str:
         """The source that is read: packages, files, or a data set by its name."""
         return self.packages if self.format == PYTHON_DOCS else self.documents
+
+    def _source(self) -> tuple[str, str]:
+        """The format, and what its reader takes; columns are of the tables of a folder."""
+        format = corpus.FOLDER if self.columns and self.format == AUTO else self.format
+        return corpus.source(format, self._path())
 
     def reader_options(self) -> dict[str, str]:
         return documents.options_of(self.options, columns=self.columns)

@@ -1,4 +1,4 @@
-"""Tables in a folder, CSV and JSON lines: a row is a document; columns are named or guessed."""
+"""Tables in a folder, CSV, JSON lines, Parquet: a row is a document, columns named or guessed."""
 
 import collections
 import csv
@@ -7,8 +7,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from qac_jax.errors import UserError
+from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document, Section
-from qac_jax.formats.files import LONGEST_FILE, LONGEST_LINE
+from qac_jax.formats.files import LONGEST_FILE, LONGEST_LINE, PARQUET, json_object, parsed
 from qac_jax.formats.readers.documents import IDS, TEXTS, TITLES
 from qac_jax.formats.readers.folder import ROLES, NotRead, PageFormat, Source, document
 
@@ -236,7 +238,17 @@ def _value(text: str) -> Any:
         return error
 
 
+def _read_parquet(source: Source) -> Iterator[Document]:
+    bad = BadLines()
+    rows = parsed(source.file, bad, lambda line: Row(line.place.line or 0, json_object(line.text)))
+    try:
+        yield from documents(source, rows)
+    except UserError as error:  # damage, or the extra is missing
+        raise NotRead("Parquet that cannot be read", str(error)) from None
+
+
 PAGE_FORMATS = {
     "csv": PageFormat((".csv", ".tsv"), _read_csv),
     "jsonl": PageFormat((".jsonl", ".ndjson", ".json"), _read_json),
+    "parquet": PageFormat((PARQUET,), _read_parquet),
 }

@@ -1,0 +1,369 @@
+"""`qac export --rows`: an index or vectors → rows of a database that searches them itself."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from qac_jax import extras, progress
+from qac_jax.artifacts import Writer
+from qac_jax.errors import UserError
+from qac_jax.formats.records import Record, encode
+from qac_jax.live import convert
+from qac_jax.pipeline.inputs import Inputs
+from qac_jax.pipeline.stage import Ref, Stage, input, option
+
+
+# Rows that are written together; passages whose own vectors are searched, and their top k.
+_BATCH, _ASKED, _K = 256, 50, 10
+# The share of hits that must be among the exact top k: approximate indexes lose a few.
+_LEAST = 0.9
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
+
+
+class Row:
+    """A passage, its vector, and a hash of both by which a row that is there already is known."""
+
+    def __init__(self, record: Record, vector: np.ndarray):
+        self.record, self.vector, self.id = record, vector.tolist(), str(record["_id"])
+        self.sum = hashlib.sha256(encode(record) + vector.tobytes()).hexdigest()[:32]
+
+    @property
+    def metadata(self) -> Record:
+        return {k: v for k, v in self.record.items() if k not in ("_id", "title", "text")}
+
+    @property
+    def fields(self) -> Record:
+        """What is stored beside the vector, where fields have no schema."""
+        texts = {name: self.record.get(name) or "" for name in ("title", "text")}
+        return {"id": self.id, **texts, "metadata": self.metadata, "sum": self.sum}
+
+
+class Database(Protocol):
+    """Rows by their ids, searched by inner products."""
+
+    def known(self, ids: Sequence[str]) -> dict[str, str]:
+        """The sums of those of the ids that are there."""
+
+    def write(self, rows: Sequence[Row]) -> None: ...
+
+    def finish(self) -> None:
+        """What was written can be searched then."""
+
+    def count(self) -> int: ...
+
+    def nearest(self, vector: list[float], k: int) -> list[str]: ...
+
+    def close(self) -> None: ...
+
+
+class Qdrant:
+    """An address, or the folder of the client's local mode."""
+
+    def __init__(self, place: str, name: str, width: int):
+        library = extras.load("qdrant_client", "qdrant", "Qdrant")
+        self._models, self._name = library.models, name
+        where = {"url": place} if "://" in place else {"path": place}
+        self._client = library.QdrantClient(**where, api_key=os.environ.get("QDRANT_API_KEY"))
+        if not self._client.collection_exists(name):
+            models = library.models
+            vectors = models.VectorParams(size=width, distance=models.Distance.DOT)
+            self._client.create_collection(name, vectors_config=vectors)
+
+    def _key(self, name: str) -> str:
+        """Qdrant's ids are numbers or UUIDs."""
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+
+    def known(self, ids: Sequence[str]) -> dict[str, str]:
+        wanted = {self._key(name): name for name in ids}
+        found = self._client.retrieve(self._name, [*wanted], with_payload=["sum"])
+        return {wanted[str(point.id)]: point.payload["sum"] for point in found}
+
+    def write(self, rows: Sequence[Row]) -> None:
+        made = self._models.PointStruct
+        points = [made(id=self._key(r.id), vector=r.vector, payload=r.fields) for r in rows]
+        self._client.upsert(self._name, points, wait=True)
+
+    def finish(self) -> None:
+        pass
+
+    def count(self) -> int:
+        return int(self._client.count(self._name, exact=True).count)
+
+    def nearest(self, vector: list[float], k: int) -> list[str]:
+        found = self._client.query_points(self._name, vector, limit=k, with_payload=["id"])
+        return [point.payload["id"] for point in found.points]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Pgvector:
+    """A table of PostgreSQL with the extension pgvector; libpq reads passwords (PGPASSWORD)."""
+
+    def __init__(self, place: str, name: str, width: int):
+        library = extras.load("psycopg", "pgvector", "PostgreSQL")
+        self._name, self._connection = name, library.connect(place, autocommit=True)
+        self._run("CREATE EXTENSION IF NOT EXISTS vector")
+        self._run(
+            f"CREATE TABLE IF NOT EXISTS {name} (id text PRIMARY KEY, title text, text text, "
+            f"metadata jsonb, sum text, embedding vector({width}))"
+        )
+
+    def _run(self, query: str, *values: Any) -> Any:
+        return self._connection.execute(query, values)
+
+    def known(self, ids: Sequence[str]) -> dict[str, str]:
+        return dict(self._run(f"SELECT id, sum FROM {self._name} WHERE id = ANY(%s)", [*ids]))
+
+    def write(self, rows: Sequence[Row]) -> None:
+        values = [
+            (*(str(row.fields[name]).replace("\0", " ") for name in ("id", "title", "text")),
+             json.dumps(row.metadata).replace("\\u0000", " "), row.sum, str(row.vector))
+            for row in rows
+        ]  # fmt: skip
+        # PostgreSQL holds no NUL characters.
+        with self._connection.cursor() as cursor, self._connection.transaction():
+            cursor.executemany(
+                f"INSERT INTO {self._name} VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) "
+                "DO UPDATE SET (title, text, metadata, sum, embedding) = (excluded.title, "
+                "excluded.text, excluded.metadata, excluded.sum, excluded.embedding)",
+                values,
+            )
+
+    def finish(self) -> None:
+        self._run(
+            f"CREATE INDEX IF NOT EXISTS {self._name}_embedding ON {self._name} "
+            "USING hnsw (embedding vector_ip_ops)"
+        )
+
+    def count(self) -> int:
+        return int(self._run(f"SELECT count(*) FROM {self._name}").fetchone()[0])
+
+    def nearest(self, vector: list[float], k: int) -> list[str]:
+        query = f"SELECT id FROM {self._name} ORDER BY embedding <#> %s::vector LIMIT %s"
+        return [name for (name,) in self._run(query, str(vector), k)]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Milvus:
+    """An address, or the file of Milvus Lite."""
+
+    def __init__(self, place: str, name: str, width: int):
+        library = extras.load("pymilvus", "milvus", "Milvus")
+        self._name = name
+        self._client = library.MilvusClient(place, token=os.environ.get("MILVUS_TOKEN", ""))
+        if not self._client.has_collection(name):
+            self._client.create_collection(
+                name, dimension=width, primary_field_name="id", id_type="string", max_length=2048,
+                vector_field_name="embedding", metric_type="IP", consistency_level="Strong",
+            )  # fmt: skip
+
+    def known(self, ids: Sequence[str]) -> dict[str, str]:
+        found = self._client.get(self._name, [*ids], output_fields=["sum"])
+        return {row["id"]: row["sum"] for row in found}
+
+    def write(self, rows: Sequence[Row]) -> None:
+        self._client.upsert(self._name, [{**row.fields, "embedding": row.vector} for row in rows])
+
+    def finish(self) -> None:
+        self._client.flush(self._name)
+
+    def count(self) -> int:
+        found = self._client.query(self._name, "", output_fields=["count(*)"])
+        return int(found[0]["count(*)"])
+
+    def nearest(self, vector: list[float], k: int) -> list[str]:
+        found = self._client.search(self._name, [vector], limit=k)
+        return [hit["id"] for hit in found[0]]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class Elasticsearch:
+    """An index behind an address, by its REST API."""
+
+    def __init__(self, place: str, name: str, width: int):
+        self._base = f"{place.rstrip('/')}/{name}"
+        vector = {"type": "dense_vector", "dims": width, "similarity": "max_inner_product"}
+        fields = {"title": {"type": "text"}, "text": {"type": "text"}, "embedding": vector}
+        fields |= {"metadata": {"type": "flattened"}, "sum": {"type": "keyword", "index": False}}
+        if self._ask("HEAD") is None:
+            self._ask("PUT", body={"mappings": {"properties": fields}})
+
+    def _ask(self, method: str, path: str = "", body: Any = None) -> Any:
+        """The answer; None where there is no such index."""
+        kind = "json"
+        if isinstance(body, list):  # JSON lines
+            kind, body = "x-ndjson", b"".join(map(encode, body))
+        elif body is not None:
+            body = json.dumps(body).encode()
+        headers = {"Content-Type": f"application/{kind}"}
+        if key := os.environ.get("ELASTIC_API_KEY"):
+            headers["Authorization"] = f"ApiKey {key}"
+        request = urllib.request.Request(f"{self._base}{path}", body, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.loads(answer.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            if error.code == 404 and method == "HEAD":
+                return None
+            said = error.read(500).decode(errors="replace")
+            raise OSError(f"{method} {path or '/'}: {error.code} {said}") from error
+
+    def known(self, ids: Sequence[str]) -> dict[str, str]:
+        found = self._ask("POST", "/_mget?_source_includes=sum", {"ids": [*ids]})
+        return {row["_id"]: row["_source"]["sum"] for row in found["docs"] if row.get("found")}
+
+    def write(self, rows: Sequence[Row]) -> None:
+        lines: list[Record] = []
+        for row in rows:
+            lines += [{"index": {"_id": row.id}}, {**row.fields, "embedding": row.vector}]
+        answer = self._ask("POST", "/_bulk", lines)
+        if answer["errors"]:
+            failed = next(e["index"] for e in answer["items"] if e["index"]["status"] >= 300)
+            raise OSError(f"row {failed['_id']!r}: {failed['error']}")
+
+    def finish(self) -> None:
+        self._ask("POST", "/_refresh")
+
+    def count(self) -> int:
+        return int(self._ask("GET", "/_count")["count"])
+
+    def nearest(self, vector: list[float], k: int) -> list[str]:
+        asked = {"field": "embedding", "query_vector": vector, "k": k, "num_candidates": 10 * k}
+        found = self._ask("POST", "/_search", {"knn": asked, "size": k, "_source": False})
+        return [hit["_id"] for hit in found["hits"]["hits"]]
+
+    def close(self) -> None:
+        pass
+
+
+DATABASES: dict[str, Any] = {
+    "elasticsearch": Elasticsearch, "milvus": Milvus, "pgvector": Pgvector, "qdrant": Qdrant
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportRows(Stage):
+    """Writes passages with their vectors to a database, in batches, and checks what it answers.
+
+    A row has the passage's id, title, text, metadata and vector; similarity is the inner product.
+    Rows that are there already stay, so an export that was stopped goes on. Keys are read from
+    QDRANT_API_KEY, MILVUS_TOKEN, ELASTIC_API_KEY and PGPASSWORD.
+    """
+
+    VERB = "export"
+    KIND = "exported"
+    EXAMPLE = "qac export --rows out/live --to qdrant:http://localhost:6333 --out out/exported"
+
+    rows: Ref = input(
+        "living or other index with vectors, or vectors", *convert.KINDS, convert.KIND
+    )
+    to: str = option("", "qdrant:, pgvector:, milvus: or elasticsearch: and an address or a place")
+    table: str = option("passages", "table, collection or index; made where there is none")
+
+    def check(self) -> None:
+        super().check()
+        kind, _, place = self.to.partition(":")
+        if kind not in DATABASES or not place:
+            raise UserError(f"--to {self.to!r}; give a kind and a place, as in {self.EXAMPLE!r}")
+        if not _NAME.fullmatch(self.table):
+            raise UserError(f"--table {self.table!r}; give a-z, 0-9 and _, at most 48, a-z first")
+        if urllib.parse.urlsplit(place).password or "password" in place:
+            raise UserError("--to has a password, which would be stored; give it by PGPASSWORD")
+
+    def run(self, inputs: Inputs, out: Writer) -> None:
+        kind, _, place = self.to.partition(":")
+        source = inputs.artifact("rows")
+        blocks = _blocks(source)
+        first = next(blocks, None)
+        if first is None:
+            raise UserError(f"{source.path} has no passages; add some first")
+        try:
+            opened = DATABASES[kind](place, self.table, len(first[0].vector))
+            with contextlib.closing(opened) as database:
+                written = 0
+                with progress.Bar("export", total=source.count, unit="passages") as bar:
+                    for rows in itertools.chain([first], blocks):
+                        known = database.known([row.id for row in rows])
+                        fresh = [row for row in rows if known.get(row.id) != row.sum]
+                        if fresh:
+                            database.write(fresh)
+                        written, out.count = written + len(fresh), out.count + len(rows)
+                        bar.advance(len(rows))
+                database.finish()
+                there, share = database.count(), _right(database, source, out.count)
+        except UserError:
+            raise
+        except Exception as error:  # each client has its own
+            said = " ".join(str(error).split())[:300]
+            raise UserError(
+                f"{kind} at {place} failed ({type(error).__name__}: {said}); when it is mended, "
+                "the same command goes on"
+            ) from error
+        if there != out.count:
+            raise UserError(
+                f"{self.table} has {there:,} rows, the index {out.count:,} passages; others were "
+                "there before: give another --table"
+            )
+        if share < _LEAST:
+            raise UserError(
+                f"of the hits that {kind} finds {share:.0%} are among the exact top {_K}; its "
+                "vectors are others, or its index searches too little"
+            )
+        progress.say(f"export: {written:,} rows written; {share:.1%} of hits as in exact search")
+        out.info.update(right=share, k=_K)
+        out.write_text("export.json", json.dumps({"rows": there, "right": share}) + "\n")
+
+
+def _blocks(source: Any) -> Iterator[list[Row]]:
+    for records, vectors in convert.rows(source):
+        if vectors is None:
+            raise UserError(f"{source.path} keeps no vectors as they are; give its vectors")
+        for start in range(0, len(records), _BATCH):
+            some = zip(
+                records[start : start + _BATCH], vectors[start : start + _BATCH], strict=True
+            )
+            yield [Row(record, np.ascontiguousarray(vector, "<f4")) for record, vector in some]
+
+
+def _right(database: Database, source: Any, count: int) -> float:
+    """The share of hits whose scores are those of the exact top k, of searches by vectors of some
+    passages; of equal scores any is right."""
+    places = np.unique(np.linspace(0, count - 1, _ASKED).astype(int)).tolist()
+    asked: list[list[float]] = []
+    for number, row in enumerate(row for rows in _blocks(source) for row in rows):
+        if number in places:
+            asked.append(row.vector)
+    found = [database.nearest(vector, _K) for vector in asked]
+    queries, k = np.array(asked, np.float32), min(_K, count)
+    wanted: dict[str, list[int]] = {}
+    for number, names in enumerate(found):
+        for name in names:
+            wanted.setdefault(name, []).append(number)
+    best = np.full((len(asked), 0), 0, np.float32)
+    scores: list[tuple[int, float]] = []
+    for rows in _blocks(source):
+        products = queries @ np.array([row.vector for row in rows], np.float32).T
+        best = -np.sort(-np.hstack([best, products]), 1)[:, :k]
+        for column, row in enumerate(rows):
+            scores += [(n, float(products[n, column])) for n in wanted.get(row.id, ())]
+    least = best[:, -1] - 1e-4 * np.abs(best).max()
+    return sum(score >= least[number] for number, score in scores) / (k * len(asked))

@@ -1,0 +1,136 @@
+"""Parquet in and out: every kind of text and line is read again as it was written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy_live
+
+from qac_jax import artifacts
+from qac_jax.errors import DataError, UserError
+from qac_jax.formats.files import open_bytes
+from qac_jax.formats.judgements import read_judgements
+from qac_jax.formats.queries import read_queries
+from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.runs import read_run
+from qac_jax.pipeline import stage
+from qac_jax.retrieval import corpus
+from qac_jax.stages.prepare import Prepare
+from qac_jax.stages.tables import ExportParquet
+
+
+parquet: Any = pytest.importorskip("pyarrow.parquet")
+arrow: Any = pytest.importorskip("pyarrow")
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    parquet.write_table(arrow.Table.from_pylist(rows), path)
+    return path
+
+
+def passages(folder: Path, records: list[dict[str, Any]]) -> Path:
+    with artifacts.create(folder, kind="passages") as out:
+        write_records(out, records)
+    return folder
+
+
+def exported(given: Path, out: Path, content: str = "") -> Path:
+    made = stage.execute(ExportParquet(parquet=str(given), content=content), out)
+    return Path(made.path) / "table.parquet"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    with open_bytes(str(path)) as file:
+        return [json.loads(line) for line in file]
+
+
+def test_a_parquet_file_is_documents_as_csv_is(tmp_path: Path) -> None:
+    rows = [
+        {"nr": n, "name": f"N{n}", "body": f"The text of row {n}.", "kind": None} for n in (7, 9)
+    ]
+    table = written(tmp_path / "faq.parquet", rows)
+    columns = "id=nr,title=name,text=body"
+    made = stage.execute(Prepare.make(documents=str(table), columns=columns), tmp_path / "passages")
+    found = list(Records(made))
+    assert [r["_id"] for r in found] == ["faq.parquet#7#0", "faq.parquet#9#0"]
+    assert [(r["title"], r["text"]) for r in found] == [(r["name"], r["body"]) for r in rows]
+    (tmp_path / "faq.csv").write_text(
+        "nr,name,body\n7,N7,The text of row 7.\n9,N9,The text of row 9.\n"
+    )
+    as_csv = stage.execute(
+        Prepare.make(documents=str(tmp_path / "faq.csv"), columns=columns), tmp_path / "csv"
+    )
+    assert [r["text"] for r in Records(as_csv)] == [r["text"] for r in found]
+
+
+def test_a_collection_in_parquet_is_one_in_json_lines(tmp_path: Path) -> None:
+    texts = [{"_id": f"p{n}", "title": "", "text": f"Words of {n}."} for n in range(3000)]
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    written(folder / "corpus.parquet", texts)
+    written(folder / "queries.parquet", [{"_id": "q1", "text": "which words?"}])
+    judged = [{"query-id": "q1", "corpus-id": "p5", "score": 2}]
+    written(folder / "qrels" / "test.parquet", judged)
+    assert corpus.format_of(str(folder)) == "beir"
+    assert list(corpus.read_passages(str(folder))) == texts
+    assert [(q.id, q.text) for q in read_queries(folder)] == [("q1", "which words?")]
+    assert list(read_judgements(folder / "qrels" / "test.parquet")) == [("q1", "p5", 2)]
+
+
+def test_passages_and_vectors_round_trip(tmp_path: Path) -> None:
+    records = toy_live.records(5000)
+    live = toy_live.live(tmp_path / "live", records)
+    table = exported(tmp_path / "live", tmp_path / "table")
+    back = lines(table)
+    vectors = np.array([row.pop("vector") for row in back], np.float32)
+    assert back == records
+    np.testing.assert_array_equal(vectors, live.snapshot.vectors(np.arange(5000)))
+    kept = parquet.read_schema(table)
+    assert str(kept.field("vector").type) == f"fixed_size_list<element: float>[{toy_live.WIDTH}]"
+    assert (
+        lines(exported(passages(tmp_path / "some", records[:9]), tmp_path / "nine")) == records[:9]
+    )
+
+
+def test_fields_of_several_types_are_json(tmp_path: Path) -> None:
+    given = [
+        {"_id": "a", "title": "", "text": "one", "x": 1, "y": {}, "z": 1},
+        {"_id": "b", "title": "", "text": "two", "x": "1", "y": {}, "z": 0.5},
+    ]
+    live = toy_live.live(tmp_path / "live", given)
+    table = parquet.read_table(exported(tmp_path / "live", tmp_path / "table"))
+    assert table["x"].to_pylist() == ["1", '"1"'] and table["y"].to_pylist() == ["{}", "{}"]
+    assert table["z"].to_pylist() == [1.0, 0.5] and len(live) == 2
+
+
+def test_queries_judgements_and_runs_round_trip(tmp_path: Path) -> None:
+    queries, judged, run = (tmp_path / n for n in ("q.jsonl", "qrels.tsv", "run.trec"))
+    queries.write_text('{"_id": "1", "text": "who?", "metadata": {"answers": ["me"], "year": 5}}\n')
+    judged.write_text("query-id\tcorpus-id\tscore\n1\ta b\t3\n1\tc\t0\n")
+    run.write_text("1 Q0 a 1 0.123456789 t\n1 Q0 b 2 0.1 t\n2 Q0 a 1 7 t\n")
+    of_queries = exported(queries, tmp_path / "one", "queries")
+    found, before = (next(iter(read_queries(path))) for path in (of_queries, queries))
+    assert (found.id, found.text, found.answers) == ("1", "who?", ("me",))
+    assert found.meta == before.meta == {"year": 5}
+    of_judged = exported(judged, tmp_path / "two", "judgements")
+    assert list(read_judgements(of_judged)) == [("1", "a b", 3), ("1", "c", 0)]
+    of_run = exported(run, tmp_path / "three", "run")
+    back, kept = read_run(of_run), read_run(run)
+    assert {q: r.ids for q, r in back.items()} == {q: r.ids for q, r in kept.items()}
+    assert all((back[q].scores == kept[q].scores).all() for q in kept)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    whole = written(tmp_path / "a.parquet", [{"_id": "a", "text": "one"}] * 100).read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"cut\.parquet: the compressed data is damaged"):
+        list(read_queries(tmp_path / "cut.parquet"))
+    with pytest.raises(UserError, match="say by --content what it holds"):
+        exported(tmp_path / "a.parquet", tmp_path / "one")
+    with pytest.raises(UserError, match="leave out --content"):
+        exported(passages(tmp_path / "some", toy_live.records(3)), tmp_path / "two", "queries")
+    half = written(tmp_path / "half.parquet", [{"query-id": "q", "corpus-id": "p", "score": 0.5}])
+    with pytest.raises(DataError, match=r"the grade 0\.5 is not a whole number"):
+        list(read_judgements(half))
