@@ -168,7 +168,7 @@ def execute(
     with (
         interruptible(),
         # Other hosts look there for what went wrong.
-        artifacts.nothing_left(out) if place.count == 1 else contextlib.nullcontext(),
+        contextlib.nullcontext() if several else artifacts.nothing_left(out),
         artifacts.create(
             out,
             kind=stage.KIND,
