@@ -76,15 +76,14 @@ def claim_cell(run: Run, p: Cell) -> None:
 
 
 def asked(run: Run, p: Any, passages: Ref, **lengths: int) -> Ref:
-    """Queries for all passages, those for which BM25 finds their passage."""
+    """Queries for all passages; with a round trip, those for which BM25 finds their passage."""
     return run(
         Generate,
         "contexts",
         passages=passages,
         generator=p.generator,
-        index="stage:bm25",
-        round_trip=p.round_trip,
         samples=p.samples,
+        **({"index": "stage:bm25", "round_trip": p.round_trip} if p.round_trip else {}),
         **lengths,
         **ASKING,
     )
