@@ -27,7 +27,9 @@ def queries() -> np.ndarray:
     return np.random.default_rng(1).integers(-2, 3, (7, WIDTH)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("k", "block", "devices"), [(100, 1024, 8), (100, 1024, 1), (ROWS, 512, 1)])
+@pytest.mark.parametrize(
+    ("k", "block", "devices"), [(100, 1024, 8), (100, 1024, 1), (ROWS, 512, 1)]
+)
 def test_equals_sorting_with_ties(vectors, queries, k, block, devices):
     files, array = vectors
     searcher = Exact(files, devices=jax.devices()[:devices], block_rows=block)
