@@ -53,6 +53,10 @@ def _table(path: Path, bad: BadLines) -> Any:
     return list(documents.read("folder", path.rename(path.with_suffix(".tsv")), bad=bad))
 
 
+def _rows(path: Path, bad: BadLines) -> Any:
+    return list(documents.read("folder", path.rename(path.with_suffix(".jsonl")), bad=bad))
+
+
 def _cut_table(path: Path, bad: BadLines) -> Any:
     return _page(path.rename(path.with_suffix(".tsv")), bad)
 
@@ -195,6 +199,10 @@ QUADRATIC: dict[str, tuple[Reader, Callable[[int], str]]] = {
         lambda n: "x1 " * (n // 4) + "\tb\n" + "a\tb\n" * (n // 320),
     ),
     "columns": (_table, lambda n: "\t".join(map(str, range(n // 9))) + "\na" * (n // 50)),
+    "keys": (
+        _rows,
+        lambda n: json.dumps(dict.fromkeys(range(n // 12), "a")) + '\n{"1":"b"}' * (n // 25),
+    ),
     "columns of one name": (_table, lambda n: "a\t" * (n // 2) + "\nb"),
 }
 

@@ -55,6 +55,7 @@ def documents(source: Source, rows: Iterable[Row]) -> Iterator[Document]:
     first = list(itertools.islice(rows, _PEEK))
     chosen = _chosen(source, first) if first else {}
     places = {role: {name: i for i, name in enumerate(names)} for role, names in chosen.items()}
+    used = {name for role in ("title", "url", "text") for name in chosen.get(role, ())}
     known: set[str] = set()
     for number, row in enumerate(itertools.chain(first, rows), 1):
         values = {role: _joined(row.values, where) for role, where in places.items()}
@@ -67,7 +68,6 @@ def documents(source: Source, rows: Iterable[Row]) -> Iterator[Document]:
         if name in known:
             name = f"{name}~{number}"  # an id that repeats is made one by its row
         known.add(name)
-        used = {name for role in ("title", "url", "text") for name in chosen.get(role, ())}
         rest = {k: v for k, v in row.values.items() if k not in used and v not in ("", None)}
         meta = {"url": values.get("url", ""), "row": number, "columns": rest}
         fit = "".join("_" if letter.isspace() else letter for letter in name)
