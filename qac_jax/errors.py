@@ -30,7 +30,6 @@ _FULL_SAYS = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|StorageFull|os error (28|27|122)"
     r"|\d+ requested and \d+ written"
 )
-_STORES = ("gs://", "s3://")
 
 
 class UserError(Exception):
@@ -150,10 +149,6 @@ def _circumstance(error: Exception) -> str | None:
     if isinstance(error, MemoryError):
         why = str(error) or "for the next object"
         return f"there is not enough memory ({why}); use a smaller batch or fewer workers"
-    theirs = type(error).__module__.startswith(("tensorflow", "etils", "fsspec"))
-    if theirs and any(store in said[0] for store in _STORES):
-        why = str(error).strip().split("\n")[0]
-        return f"a store cannot be read or written ({why}); check its address and your rights"
     if not isinstance(error, OSError):
         return None
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

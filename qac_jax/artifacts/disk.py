@@ -46,9 +46,6 @@ def absent(path: epath.Path) -> list[epath.Path]:
 
 def make_folder(path: epath.Path) -> None:
     """Makes a folder and those above it; returns when their names are on the disk."""
-    if "://" in os.fspath(path):
-        path.mkdir(parents=True, exist_ok=True)
-        return
     new = absent(path)
     path.mkdir(parents=True, exist_ok=True)
     # Its own name always: a run that was killed may have made it.
@@ -58,7 +55,7 @@ def make_folder(path: epath.Path) -> None:
 
 def file(path: os.PathLike[str] | str) -> None:
     """Returns when the bytes of a file, or the names in a folder, are on the disk."""
-    if os.environ.get(VARIABLE, "1") == "0" or "://" in os.fspath(path):
+    if os.environ.get(VARIABLE, "1") == "0":
         return
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -74,9 +71,6 @@ def file(path: os.PathLike[str] | str) -> None:
 @contextlib.contextmanager
 def locked(path: epath.Path) -> Iterator[None]:
     """Holds the folder's lock; raises Busy where another process does."""
-    if "://" in str(path):
-        yield  # object stores have no locks; their folders are guarded by the claim alone
-        return
     file = os.fspath(path / LOCK)
     with os.fdopen(_opened(file), "r+", errors="replace") as lock:
         try:

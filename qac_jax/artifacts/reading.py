@@ -89,22 +89,16 @@ _UNSEALED = {*_TYPES, "format", "code", "written"}
 
 
 def place(path: epath.PathLike) -> epath.Path:
-    """A path, or an address in a store of a kind that is known."""
-    try:
-        return epath.Path(path)
-    except KeyError as scheme:
+    """A path; raises for an address in an object store."""
+    if "://" in os.fspath(path):
         raise UserError(
-            f"{path} cannot be used: {str(scheme)[1:-1]} is not a store that is known; give a "
-            "folder, or an address that begins with gs://"
-        ) from None
+            f"{path} is in an object store; mount it (gcsfuse, mountpoint-s3), and give the folder"
+        )
+    return epath.Path(path)
 
 
 def load(path: epath.PathLike, kind: str | Sequence[str] | None = None) -> Artifact:
     """Opens a finished artefact; raises if it is missing, unfinished, damaged or another kind."""
-    if "://" in os.fspath(path):
-        from qac_jax.artifacts import stores
-
-        path = stores.fetched(path)
     path = place(path)
     kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
     wanted = " or ".join(kinds)
@@ -202,7 +196,7 @@ def inside(name: str) -> str:
 
 def is_file(path: epath.Path) -> bool:
     """Whether there is a file that can be read: a pipe would be waited for."""
-    return path.exists() if "://" in os.fspath(path) else os.path.isfile(path)
+    return os.path.isfile(path)
 
 
 def _seal(record: Json) -> str:
@@ -229,7 +223,7 @@ def _check_record(record: Any) -> None:
 
 def _check_bytes(path: epath.Path, files: Mapping[str, Json]) -> None:
     """Raises UserError where a file has other bytes than were written."""
-    if os.environ.get(VERIFY, "1") == "0" or "://" in os.fspath(path):
+    if os.environ.get(VERIFY, "1") == "0":
         return
     kept = {n: entry for n, entry in files.items() if not entry.get("volatile")}
     written = {n: entry["sha256"] for n, entry in kept.items() if entry["sha256"]}

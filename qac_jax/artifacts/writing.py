@@ -48,6 +48,7 @@ from qac_jax.artifacts.reading import (
     is_file,
     is_inside,
     peek,
+    place,
     sealed,
 )
 from qac_jax.artifacts.schema import Json
@@ -305,11 +306,6 @@ def tidy(path: epath.PathLike) -> None:
 def remove(path: epath.PathLike) -> None:
     """Removes a folder of ours, finished or not; refuses anything else."""
     path = epath.Path(path)
-    if "://" in os.fspath(path):
-        from qac_jax.artifacts import stores
-
-        stores.remove(path)
-        path = stores.local(path)
     refuse_link(path)
     if not path.exists():
         return
@@ -345,7 +341,7 @@ def nothing_left(path: epath.PathLike) -> Iterator[None]:
 
 def refuse_link(path: epath.PathLike) -> None:
     """Raises where the path is a link: what it leads to is not ours to change or to remove."""
-    if "://" not in os.fspath(path) and os.path.islink(path):
+    if os.path.islink(place(path)):
         raise UserError(
             f"{path} is a link to {os.readlink(path)}, which no run has made; remove the link, or "
             "choose another --out"

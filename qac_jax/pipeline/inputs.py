@@ -29,7 +29,7 @@ from typing import Any
 from etils import epath
 
 from qac_jax import artifacts, fields, hashing
-from qac_jax.artifacts import Artifact, stores
+from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS
@@ -180,7 +180,7 @@ def look_up(stages: Mapping[str, Any]) -> None:
 
 def pinned(stage: Any) -> Any:
     """The stage with snapshots of the Hub named as such, to be written down: owner/name@COMMIT."""
-    return _changed(stage, lambda part, label, kinds: stores.origin(part) or names.pinned(part))
+    return _changed(stage, lambda part, label, kinds: names.pinned(part))
 
 
 def _changed(stage: Any, change: Callable[[str, str, Sequence[str]], str]) -> Any:
@@ -213,8 +213,7 @@ def place(part: str, label: str, folders: Mapping[str, epath.Path], data_dir: st
 def _resolved(part: str, label: str, kinds: Sequence[str]) -> str:
     if part.startswith((STAGE, DATA, endpoint.PREFIX)):
         return part
-    if stores.is_store(part):
-        return os.fspath(stores.fetched(part))
+    artifacts.place(part)
     want = next((kind for kind in (MODEL, TOKENIZER) if kind in kinds), "")
     try:
         if part.startswith(names.SHIPPED):

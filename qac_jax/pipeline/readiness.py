@@ -65,7 +65,7 @@ def local_models(stage: Any, data_dir: str = "") -> dict[str, str]:
 
 def check(stages: Mapping[str, Any], data_dir: str) -> None:
     """Raises before a recipe runs if one of its stages could not start."""
-    if data_dir and "://" not in data_dir and not os.path.exists(data_dir):
+    if data_dir and not os.path.exists(data_dir):
         raise UserError(f"--data_dir {data_dir} does not exist; give the folder of the data")
     for name, stage in stages.items():
         for why in missing(stage, data_dir):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from etils import epath
 
 from qac_jax import artifacts, fields, processes, progress
-from qac_jax.artifacts import Artifact, Writer, stores
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.artifacts.writing import FAILED
 from qac_jax.errors import UserError
 from qac_jax.fields import option, part
@@ -130,17 +130,6 @@ def execute(
     `verb` is what it was called by, where that is not its own name.
     """
     verb = verb or stage.verb
-    if stores.is_store(out):
-        if stage.place().count != 1:
-            raise UserError(
-                f"several processes write into one folder, and {out} is in an object store; give a "
-                "folder that all of them have mounted (gcsfuse, mountpoint-s3, Filestore, NFS)"
-            )
-        options: dict[str, Any] = {"documentation": documentation, "verb": verb}
-        with stores.uploaded(out) as folder:
-            artifact = execute(stage, folder, replace=replace, **options)
-        progress.say(f"{verb}: uploaded to {out}")
-        return artifact
     fields.check(stage)
     stage.check()
     stage = inputs.resolved(stage)

@@ -16,7 +16,7 @@ import numpy as np
 from etils import epath
 
 from qac_jax import artifacts, progress
-from qac_jax.artifacts import Artifact, Writer, arrays, stores
+from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
@@ -149,7 +149,6 @@ def format_of(path: str) -> str:
 def find(location: Mapping[str, Any], base: epath.PathLike) -> Artifact | None:
     """The texts at a location that an artefact stored; None if they were moved or changed."""
     for place in places(location, base):
-        stores.present(place, named_in=base)
         if os.path.exists(os.path.join(place, artifacts.COMMIT)):
             artifact = artifacts.load(place)
             if artifact.identity == location["identity"]:
@@ -174,7 +173,7 @@ def seen_from(
     """A location that an artefact in `base` stored as one in the folder `new` stores it."""
     together, path = places(known, base)
     path = os.path.abspath(together) if os.path.isdir(together) else path
-    if not os.path.isabs(path) or "://" in f"{path} {new}":
+    if not os.path.isabs(path):
         return {**known, "path": path}  # a name at the Hub, or in a store
     return {**known, "path": path, "relative": os.path.relpath(path, os.path.abspath(new))}
 

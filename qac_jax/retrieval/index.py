@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from qac_jax import artifacts, fields, progress
-from qac_jax.artifacts import Artifact, Writer, stores
+from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.hub import names
 from qac_jax.inference.encoder import Encoder
@@ -122,11 +122,9 @@ def place_of_encoder(index: Artifact, moved: str = "") -> str:
     made it may be a stranger.
     """
     if moved:
-        stores.present(moved)
         return os.fspath(names.folder(moved))
     places = corpus.places(index.info["encoder"], index.path)
     for place in places:
-        stores.present(place, named_in=index.path)
         if os.path.isdir(place):
             return place
     named = names.parsed(places[-1])
