@@ -221,6 +221,7 @@ class Retriever:
         if not questions:
             return []
         first = max(k, _RERANKED) if rerank else k
+        answers: Sequence[list[Hit]]
         if where is not None or hybrid is not None or isinstance(self._index, LiveIndex):
             answers = self._living().search(questions, first, where=where, hybrid=hybrid)
         else:
@@ -228,7 +229,7 @@ class Retriever:
         if rerank:
             pairs = zip(questions, answers, strict=True)
             answers = [search.reranked_hits(text, hits, rerank)[:k] for text, hits in pairs]
-        found = [Hits(hits) for hits in answers]
+        found = [each if isinstance(each, Hits) else Hits(each) for each in answers]
         return found[0] if isinstance(question, str) else found
 
     @_on_a_terminal()

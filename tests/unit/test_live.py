@@ -454,6 +454,7 @@ def test_a_question_that_nothing_answers(
     live = LiveIndex(convert.create(tmp_path / "live", place="shipped:minilm").folder)
     live.add(["A lamp burns oil, which rises in its wick.", "Bees make honey of nectar."])
     known, foreign = live.search(["how does a lamp work?", "who won the cup final of 1998?"])
+    assert known.likely is not None and foreign.likely is not None
     assert known.likely > 0.5 > snapshot.UNLIKELY > foreign.likely
     assert live.search(["who won?"], hybrid=0)[0].likely is None
     for question, said in {"how does a lamp work?": False, "who won the cup final?": True}.items():
