@@ -71,7 +71,7 @@ class Database(Protocol):
 
 
 class Qdrant:
-    """An address, or the folder of the client's local mode."""
+    """An address, or, in tests, the folder of the client's local mode."""
 
     def __init__(self, place: str, name: str, width: int):
         library = extras.load("qdrant_client", "qdrant", "Qdrant")
@@ -162,7 +162,7 @@ class Pgvector:
 
 
 class Milvus:
-    """An address, or the file of Milvus Lite."""
+    """An address, or, in tests, the file of Milvus Lite."""
 
     def __init__(self, place: str, name: str, width: int):
         library = extras.load("pymilvus", "milvus", "Milvus")
@@ -255,6 +255,8 @@ class Elasticsearch:
         pass
 
 
+# Whose client would also make a file where its place is none of a server.
+_SERVED = ("milvus", "qdrant")
 DATABASES: dict[str, Any] = {
     "elasticsearch": Elasticsearch, "milvus": Milvus, "pgvector": Pgvector, "qdrant": Qdrant
 }  # fmt: skip
@@ -276,7 +278,7 @@ class ExportRows(Stage):
     rows: Ref = input(
         "living or other index with vectors, or vectors", *convert.KINDS, convert.KIND
     )
-    to: str = option("", "qdrant:, pgvector:, milvus: or elasticsearch: and an address or a place")
+    to: str = option("", "qdrant:, pgvector:, milvus: or elasticsearch: and a server's address")
     table: str = option("passages", "table, collection or index; made where there is none")
 
     def check(self) -> None:
@@ -284,6 +286,11 @@ class ExportRows(Stage):
         kind, _, place = self.to.partition(":")
         if kind not in DATABASES or not place:
             raise UserError(f"--to {self.to!r}; give a kind and a place, as in {self.EXAMPLE!r}")
+        if kind in _SERVED and "://" not in place:
+            raise UserError(
+                f"--to {self.to!r} is a file, and only --out is written to; give a server's "
+                f"address, such as {kind}:http://localhost:6333"
+            )
         if not _NAME.fullmatch(self.table):
             raise UserError(f"--table {self.table!r}; give a-z, 0-9 and _, at most 48, a-z first")
         if urllib.parse.urlsplit(place).password or "password" in place:

@@ -21,6 +21,7 @@ import toy_live
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
 from qac_jax.pipeline import stage
+from qac_jax.stages import databases
 from qac_jax.stages.databases import DATABASES, ExportRows, Row
 
 
@@ -103,8 +104,9 @@ def _needs(module: str) -> Any:
         pytest.param("pgvector", marks=pytest.mark.skipif(not SERVER, reason="needs a server")),
     ]
 )
-def to(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database without rows."""
+def to(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database without rows; Qdrant and Milvus are their clients' local modes."""
+    monkeypatch.setattr(databases, "_SERVED", ())
     if request.param == "elasticsearch":
         return str(request.getfixturevalue("elasticsearch"))
     places = {"qdrant": tmp_path / "qdrant", "milvus": tmp_path / "m.db", "pgvector": SERVER}
@@ -184,6 +186,8 @@ def test_wrong_vectors_are_noticed(
     [
         ("oracle:x", "t", "give a kind and a place"),
         ("qdrant:", "t", "give a kind and a place"),
+        ("qdrant:/tmp/rows", "t", "is a file, and only --out is written to; give a server's"),
+        ("milvus:rows.db", "t", "is a file, and only --out is written to; give a server's"),
         ("qdrant:http://x", "T; DROP", "give a-z, 0-9 and _"),
         ("pgvector:postgresql://me:secret@x/y", "t", "would be stored; give it by PGPASSWORD"),
         ("pgvector:host=x password=secret", "t", "would be stored; give it by PGPASSWORD"),

@@ -67,12 +67,14 @@ def test_notes_in_a_stage_of_a_recipe_survive(tmp_path) -> None:
 # whatever a stage writes lies below --out (the verbs do so in tests/e2e/test_campaign.py).
 _NAMED = "alone base_model best bm25 datasets fused license language measures name names origin "
 _NAMED += "kinds origins own packages profile settings lengths split strategies columns options "
-_SHOWN = "body data instruction prefix prompt prompts query_prompt passage_prompt title where "
+_SHOWN = (
+    "body data instruction prefix prompt prompts query_prompt passage_prompt title where table to "
+)
 _READ = "folder"
 
 
 def test_no_option_of_a_stage_is_an_output_path() -> None:
-    known = f"{_NAMED}{_SHOWN}{_READ}".split()
+    known = f"{_NAMED}{_SHOWN}{_SERVED}{_READ}".split()
     for verb in (*cli.VERBS.values(), *cli.STEPS.values()):
         for flag in ("", *cli.VARIANTS.get(verb.name, ())):
             if verb.target:
