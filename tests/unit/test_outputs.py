@@ -67,9 +67,8 @@ def test_notes_in_a_stage_of_a_recipe_survive(tmp_path) -> None:
 # whatever a stage writes lies below --out (the verbs do so in tests/e2e/test_campaign.py).
 _NAMED = "alone base_model best bm25 datasets fused license language measures name names origin "
 _NAMED += "kinds origins own packages profile settings lengths split strategies columns options "
-_SHOWN = (
-    "body data instruction prefix prompt prompts query_prompt passage_prompt title where table to "
-)
+_SHOWN = "body data instruction prefix prompt prompts query_prompt passage_prompt title where "
+_SERVED = "table to "  # of a database, which is a server
 _READ = "folder"
 
 
