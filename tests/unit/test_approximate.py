@@ -113,6 +113,7 @@ def test_promised_recall_is_kept_on_other_queries(
 def test_few_vectors_are_searched_exactly_with_one_notice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    stages._say_once.cache_clear()  # another test of this process may have had the notice
     toy.write_vectors(tmp_path / "vectors", np.eye(4, 3, dtype=np.float32))
     for name in "ab":
         made = build(tmp_path / "vectors", tmp_path / name, target_recall=(0.999,))
