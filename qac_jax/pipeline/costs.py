@@ -135,7 +135,8 @@ def of_training(
     from qac_jax.training import step
     from qac_jax.training.metrics import padded_tokens
 
-    params = step.plain(objective)[1]["params"]
+    plain, variables = step.plain(objective)
+    params = variables["params"]
     parameters = step.count_parameters(params)
     plan: Plan = {
         "steps": steps,
@@ -154,7 +155,7 @@ def of_training(
     arrays = kind.spec(batch_size).items()
     shapes = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays}
     plan["tokens_per_step"] = padded_tokens(shapes)
-    plan["step_flops"] = _traced(objective, shapes)
+    plan["step_flops"] = _traced(plain, variables, shapes)
     if steps is not None:
         plan["tokens"], plan["flops"] = plan["tokens_per_step"] * steps, plan["step_flops"] * steps
         plan["mfu"] = PACKED_MFU if pack else TRAINING_MFU
@@ -165,14 +166,16 @@ def of_training(
 _TRACED: dict[str, float] = {}
 
 
-def _traced(objective: Any, shapes: Mapping[str, Any]) -> float:
+def _traced(objective: Any, variables: Any, shapes: Mapping[str, Any]) -> float:
     """The FLOPs of a step, traced once for equal trainings of a grid."""
-    from qac_jax.objectives.objective import Context
     from qac_jax.training import step
 
-    key = fields.digest({"objective": fields.describe(objective), "shapes": str(shapes)})
+    described = fields.describe(objective)
+    # The share of a second loss changes no product of matrices; 0 leaves its products out.
+    described |= {"alpha": bool(described.get("alpha"))}
+    key = fields.digest({"objective": described, "shapes": str(shapes)})
     if key not in _TRACED:
-        _TRACED[key] = step.model_flops(objective.bind(Context()), shapes)
+        _TRACED[key] = step.plain_flops(objective, variables, shapes)
     return _TRACED[key]
 
 

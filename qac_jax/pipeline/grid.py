@@ -151,10 +151,13 @@ def plan(todo: Sequence[Cell], sizes: Mapping[str, int] | None = None) -> dict[s
     of all stages together, each counted once."""
     seen: dict[str, Any] = {}
     rows, first = list[dict[str, Any]](), list[Any]()
-    for cell in todo:
-        plans = recipe.plan(Recipe(stages=cell.stages, data_dir=cell.data_dir), sizes)
+    fitting = recipe.fitting(sizes or {}, *(cell.stages for cell in todo))
+    for cell, given in zip(todo, fitting, strict=True):
+        done = {name: seen[place] for name, place in cell.places.items() if place in seen}
+        built = Recipe(stages=cell.stages, data_dir=cell.data_dir)
+        plans = recipe.plan(built, given, done=done)
         first = first or plans
-        new = {p["stage"]: p for p in plans if cell.places[p["stage"]] not in seen}
+        new = {p["stage"]: p for p in plans if p["stage"] not in done}
         seen |= {cell.places[name]: plan for name, plan in new.items()}
         rows.append({"cell": cell.name, "new": [*new]})
     together = costs.totals([*seen.values()])

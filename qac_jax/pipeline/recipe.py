@@ -251,25 +251,42 @@ def _thin(folders: Mapping[str, epath.Path], kept: Mapping[str, Artifact]) -> in
     return removed
 
 
+def fitting(sizes: Mapping[str, int], *recipes: Mapping[str, Stage]) -> list[dict[str, int]]:
+    """Of these numbers those that each recipe has a stage or an input for; every one has a use."""
+    known = [
+        {*of, *(n for stage in of.values() for n in inputs.set_inputs(stage))} for of in recipes
+    ]
+    every = set[str]().union(*known)
+    for name in sizes.keys() - every:
+        raise UserError(f"sizes: {name!r} is neither a stage nor an input; {nearest(name, every)}")
+    return [{name: size for name, size in sizes.items() if name in names} for names in known]
+
+
 def plan(
-    recipe: Recipe, sizes: Mapping[str, int] | None = None, *, here: bool = False
+    recipe: Recipe,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    here: bool = False,
+    done: Mapping[str, Plan] | None = None,
 ) -> list[Plan]:
     """The plan of a dry run: each stage's settings and the sizes that are known beforehand.
 
     `sizes`: the numbers of items of stages, and of files by the field that takes them. `here`:
-    documents are counted, and every plan has the seconds on this machine.
+    documents are counted, and every plan has the seconds on this machine. `done`: of stages whose
+    plan is known.
     """
     plans: dict[str, Plan] = {}
-    stages, sizes, each = ordered(recipe), sizes or {}, {}
-    known = {*stages, *(name for stage in stages.values() for name in inputs.set_inputs(stage))}
-    for name in sizes.keys() - known:
-        raise UserError(f"sizes: {name!r} is neither a stage nor an input; {nearest(name, known)}")
+    stages, each, done = ordered(recipe), {}, done or {}
+    (sizes,) = fitting(sizes or {}, stages)
     if here:
         found = {name: stage.survey(recipe.data_dir) for name, stage in stages.items()}
         surveyed = {name: of for name, of in found.items() if of is not None}
         sizes = {**{name: count for name, (count, _) in surveyed.items()}, **sizes}
         each = {name: seconds for name, (_, seconds) in surveyed.items()}
     for name, stage in stages.items():
+        if name in done:
+            plans[name] = done[name]
+            continue
         references = inputs.references(stage)
         models = readiness.local_models(stage, recipe.data_dir)
         given = {field: sizes[field] for field in inputs.set_inputs(stage) if field in sizes}

@@ -408,13 +408,19 @@ def _memory(device: jax.Device) -> float | None:
 def model_flops(objective: Objective, spec: Any) -> float:
     """FLOPs of a training step over padded texts of these shapes: forward and backward, without
     what is computed a second time to save memory."""
-    counted, variables = plain(objective)
+    return plain_flops(*plain(objective), spec)
+
+
+def plain_flops(objective: Objective, variables: Variables, spec: Any) -> float:
+    """Those of what `plain` returns."""
 
     def loss(params: Any, rest: Variables, batch: Any, key: Array) -> Array:
-        return counted.loss({**rest, "params": params}, counted.prepare(batch, key), key, True)[0]
+        batch = objective.prepare(batch, key)
+        return objective.loss({**rest, "params": params}, batch, key, True)[0]
 
-    params = variables.pop("params")
-    return hardware.flops_of(jax.grad(loss), params, variables, spec, jax.random.key(0))
+    rest = {name: of for name, of in variables.items() if name != "params"}
+    of = variables["params"], rest, spec, jax.random.key(0)
+    return hardware.flops_of(jax.grad(loss), *of)
 
 
 def activation_bytes(objective: Objective, spec: Any) -> float:

@@ -94,18 +94,32 @@ def test_four_texts_of_t0_for_wikipedia() -> None:
     assert 30 < plan["hours"]["H100"] < 100
 
 
-def test_a_grid_costs_every_stage_once() -> None:
-    def cell(encoder: str) -> grid.Cell:
+def test_a_grid_costs_every_stage_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cells share is planned once; a size may be of a stage that not every cell has."""
+
+    def cell(name: str, encoder: str) -> grid.Cell:
         stages = {
             "passages": STAGES["passages"],
-            "vectors": Embed(encoder=encoder, passages="stage:passages"),
+            name: Embed(encoder=encoder, passages="stage:passages"),
         }
-        return grid.Cell(encoder, 0, stages, grid._places(stages))
+        return grid.Cell(name, 0, stages, grid._places(stages))
 
-    found = grid.plan([cell("a"), cell("b")], {"passages": 1_000_000})
+    planned, plan_of = list[Any](), recipe.plan_of
+
+    def counted(stage: Any, before: Any) -> Any:
+        planned.append(stage)
+        return plan_of(stage, before)
+
+    monkeypatch.setattr(recipe, "plan_of", counted)
+    cells, sizes = [cell("a", "a"), cell("b", "b")], {"passages": 1_000_000, "b": 2_000_000}
+    found = grid.plan(cells, sizes)
+    assert len(planned) == 3
     prepared, embedded = (one["plan"] for one in found["first_cell"])
     assert found["totals"]["core_hours"] == prepared["core_hours"] > 0
-    assert found["totals"]["hours"]["H100"] == 2 * embedded["hours"]["H100"] > 0
+    assert found["totals"]["hours"]["H100"] == pytest.approx(3 * embedded["hours"]["H100"])
+    assert embedded["hours"]["H100"] > 0
+    with pytest.raises(UserError, match="'c' is neither a stage"):
+        grid.plan(cells, {"c": 1})
 
 
 def test_sizes() -> None:
