@@ -132,10 +132,11 @@ def of_training(
     import jax
 
     from qac_jax.hub import weights
+    from qac_jax.objectives.objective import Context
     from qac_jax.training import step
     from qac_jax.training.metrics import padded_tokens
 
-    plain, variables = step.plain(objective)
+    plain, variables = step.plain(objective.bind(Context()))
     params = variables["params"]
     parameters = step.count_parameters(params)
     plan: Plan = {
