@@ -2,7 +2,8 @@
 
 QAC, appendix A. Each passage is paired with contexts of several sorts: a generated query, another
 passage of its document. If a context is about its passage, BM25 ranks the passage high for it. All
-sorts are measured on the same passages, so that their differences can be tested pair by pair.
+sorts are measured on the same passages, so that their differences can be tested pair by pair. So
+are a teacher's labels, whose sorts are the positives and negatives of the same queries.
 
 Human judges fill in a blind sheet: a CSV of two texts a line, shuffled, without their sources;
 these are in a separate key, which judges do not get. The paper calls a pair highly related if at
@@ -27,6 +28,7 @@ from qac_jax.retrieval import bm25, corpus
 
 
 QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
+LABELS = "positives", "negatives"
 DEPTH = 100
 # As in the released code: a "random" passage is at most this many passages away.
 _WINDOW = 100
@@ -69,6 +71,26 @@ def drawn_pairs(
             yield ContextPair(position, record["_id"], passages[other]["text"], sort, other)
         drawn += 1
         if drawn == at_most:
+            return
+
+
+def labelled_pairs(
+    passages: Records, labels: Records, at_most: int, seed: int = 0
+) -> Iterator[ContextPair]:
+    """A positive and a negative of random queries, each with its query (PAIR, Table 5)."""
+    rng = random.Random(seed)
+    rows, asked = list(range(len(labels))), set[str]()
+    rng.shuffle(rows)
+    for row in rows:
+        record = labels[row]
+        positions = passages.positions(rng.choice(record[side]) for side in LABELS)
+        found = [position for position in positions if position is not None]
+        if record["_id"] in asked or len(found) < len(LABELS):
+            continue
+        asked.add(record["_id"])
+        for side, position in zip(LABELS, found, strict=True):
+            yield ContextPair(position, record["_id"], record["query"], side)
+        if len(asked) == at_most:
             return
 
 
@@ -134,7 +156,7 @@ def write_sheet(
 
     They are shuffled, and the key has the sorts, which judges do not see.
     """
-    chosen = list(pairs[: 3 * count])  # every passage has one of each sort
+    chosen = list(pairs[: count * len({pair.sort for pair in pairs})])  # they come in turns
     random.Random(seed).shuffle(chosen)
     sheet_writer, key_writer = csv.writer(sheet), csv.writer(key)
     sheet_writer.writerow(SHEET)

@@ -31,7 +31,8 @@ _ROWS = f"{_AUG},wikipedia=21015324,passages=8841823,triples=502939"
 _RELATED = "qac analyse --pairs QUERIES --passages SPANS --sheet True"
 _SPANS = "qac extract --passages PASSAGES --method plm --scorer T5 --keep 16"
 _TEXTS = "qac generate --passages PASSAGES --gin_file queries/tqgen.gin --generator T0_3B"
-_NQ = ("table 2", "table 3", "table 4", "table 5", "figure 4")
+_LABELS = "qac analyse --pairs LABELS --passages PASSAGES --sheet True"
+_NQ = ("table 1", "table 2", "table 3", "table 4", "table 5", "figure 4")
 _ALL = ("table 1", "table 3", "table 6", "figure 2", "figure 3", "figure 4")
 ROWS = (
     Shown(
@@ -39,9 +40,9 @@ ROWS = (
     ),
     Shown(QAC, ("table 2",), "BEIR, zero-shot", "qac run qac_beir", _BEIR),
     Shown(QAC, ("table 5",), "a sheet for judges of the contexts of table 1", _RELATED),
-    Shown(PAIR, ("table 1",), "queries and passages", "qac plan pair_nq"),
-    Shown(PAIR, ("table 2",), "MS MARCO (NQ: below)", "qac run pair_msmarco", _PAIR),
+    Shown(PAIR, ("table 1", "table 2"), "MS MARCO (NQ: below)", "qac run pair_msmarco", _PAIR),
     Shown(PAIR, _NQ, "NQ: ablations, alphas, thresholds", "qac run pair_nq_tables", _PAIR_NQ),
+    Shown(PAIR, ("table 5",), "a sheet for judges of the labels of a threshold", _LABELS),
     Shown(AUGTRIEVER, _ALL, "strategies; BEIR by groups", "qac run augtriever_tables", _ROWS),
     Shown(AUGTRIEVER, ("table 2",), "adaptation", "qac run augtriever_adaptations", _AUG),
     Shown(AUGTRIEVER, ("table 4",), "spans by their likelihood", _SPANS),

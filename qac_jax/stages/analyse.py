@@ -23,23 +23,26 @@ SHEET, KEY = "sheet.csv", "key.csv"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Relate(Stage):
-    """Measures how related contexts are to their passages, by kind of context, and writes a blind
-    sheet for human judges (QAC, appendix A); `qac analyse` evaluates their votes."""
+    """Measures how related contexts are to their passages, by kind of context (QAC, appendix A), or
+    queries to those that were labelled positives and negatives (PAIR, Table 5), and writes a blind
+    sheet for human judges; `qac analyse` evaluates their votes."""
 
     VERB = "analyse"
     KIND = "metrics"
     EXAMPLE = "qac analyse --pairs out/contexts --passages out/passages --out out/related"
 
-    pairs: Ref = input("contexts of the passages", "contexts")
+    pairs: Ref = input("contexts of the passages, or labels of qac label", "contexts", "negatives")
     passages: Ref = input("passages of the contexts", "passages")
-    at_most: int = option(1000, "at most N passages of --pairs, drawn at random", at_least=1)
+    at_most: int = option(1000, "at most N items of --pairs, drawn at random", at_least=1)
     sheet: bool = option(False, f"also write a blind sheet for human judges, {SHEET} below --out")
     sheet_items: int = option(200, "items per kind of context on the sheet", at_least=1)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         passages = inputs.records("passages")
-        contexts = inputs.records("pairs")
-        pairs = list(relatedness.drawn_pairs(passages, contexts, self.at_most, self.seed))
+        given = inputs.records("pairs")
+        contexts = inputs.artifact("pairs").kind == "contexts"
+        draw = relatedness.drawn_pairs if contexts else relatedness.labelled_pairs
+        pairs = list(draw(passages, given, self.at_most, self.seed))
         ranks = relatedness.bm25_ranks((r["text"] for r in passages), pairs) if pairs else []
 
         def text(row: int) -> str:

@@ -86,6 +86,23 @@ def test_a_sheet_is_blind_and_votes_are_counted(asked, tmp_path, capsys):
     assert "kappa" in capsys.readouterr().out
 
 
+def test_a_sheet_of_labels(asked, tmp_path, capsys):
+    """A positive and a negative of each query, whatever the number of lines that it has."""
+    sides = {"positives": ["d0-0"], "negatives": ["d1-1", "d2-2"]}
+    lines = [{"_id": f"q{n}", "query": f"what is own0x0y{n % 4}", **sides} for n in (0, 0, 1)]
+    with artifacts.create(tmp_path / "labels", kind="negatives", key="l", stage="test") as out:
+        write_records(out, lines, "negatives")
+    labels = ["--pairs", str(tmp_path / "labels"), *asked[2:]]
+    assert analyse(tmp_path / "out", *labels, "--sheet") == 0
+    rows, key = (table(tmp_path / "out" / name) for name in ("sheet.csv", "key.csv"))
+    assert sorted(r["sort"] for r in key) == ["negatives", "negatives", "positives", "positives"]
+    for row, (sort, name) in zip(rows, ((r["sort"], r["name"]) for r in key), strict=True):
+        assert row["second"] == f"what is own0x0y{name[1:]}"
+        assert row["first"].startswith("own0x0") == (sort == "positives")
+    (right, wrong), _ = read(artifacts.load(tmp_path / "out"))
+    assert (right.mean["bm25 mrr"], wrong.mean["bm25 mrr"]) == (1.0, 0.0)
+
+
 def test_a_bad_vote_names_its_line(tmp_path):
     key, sheet = tmp_path / "key.csv", tmp_path / "sheet.csv"
     key.write_text("number,sort,name\n1,a,x\n2,b,y\n")
