@@ -1,17 +1,18 @@
 """Every table and figure of the three papers has one command."""
 
+import dataclasses
 import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_recipes import grid_of, stages
+from toy_recipes import grid_of, placed, stages
 
 from qac_jax import cli, fields, recipes
 from qac_jax.evaluation import benchmarks
 from qac_jax.formats.records import Records
-from qac_jax.pipeline import costs
+from qac_jax.pipeline import costs, recipe
 from qac_jax.pipeline.stage import execute
 from qac_jax.recipes import augtriever, papers
 from qac_jax.stages.generate import Generate
@@ -39,6 +40,17 @@ def test_a_command_makes_it(paper: str, name: str) -> None:
         else:
             known = {*fields.flat(cli.VERBS[verb].load(rest)), "gin_file"}
             assert {word[2:] for word in rest if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("row", [row for row in papers.ROWS if row.sizes])
+def test_sizes_are_of_its_stages(row: papers.Shown) -> None:
+    name = row.command.split()[2]
+    of = [stages(name)] if not recipes.header(name).grid else []
+    if not of:
+        found = grid_of(name)
+        first, *_, last = found.systems
+        of = [dict(c.stages) for c in placed(dataclasses.replace(found, only=(first, last)))]
+    assert any(recipe.fitting(costs.sizes_of(row.sizes), *of))
 
 
 def test_they_are_printed(
