@@ -96,9 +96,9 @@ ALIASES = {"pretrain": "train", "finetune": "train"}
 VARIANTS = {
     "fuse": dict.fromkeys(("--index", "--bm25"), "qac_jax.stages.index:Hybrid"),
     "export": {
-        "--faiss": "qac_jax.stages.export:ExportFaiss",
-        "--parquet": "qac_jax.stages.tables:ExportParquet",
-        "--rows": "qac_jax.stages.databases:ExportRows",
+        "--faiss": "qac_jax.exporting.export:ExportFaiss",
+        "--parquet": "qac_jax.exporting.tables:ExportParquet",
+        "--rows": "qac_jax.exporting.databases:ExportRows",
     },
     "evaluate": {"--beir": "qac_jax.stages.evaluate:EvaluateBeir"},
     "analyse": {

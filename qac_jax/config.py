@@ -32,7 +32,7 @@ VARIABLE = "QAC_GIN_MODULES"
 # Where MODULE.CLASS is looked for if a file does not import MODULE: the rooms of this package.
 _ROOMS = (
     *("stages", "objectives", "models", "training", "inference", "queries", "retrieval"),
-    *("evaluation", "pipeline", "data", "text", "models.decoding", "bench"),
+    *("evaluation", "pipeline", "data", "text", "models.decoding", "bench", "exporting"),
 )
 _FLAG = "--gin."
 

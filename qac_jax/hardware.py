@@ -92,7 +92,7 @@ def keep_programs() -> None:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    from qac_jax.hashing import user_cache  # not before a command needs it
+    from qac_jax.artifacts.hashing import user_cache  # not before a command needs it
 
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         folder = user_cache() / "compiled" / machine(jax.default_backend())

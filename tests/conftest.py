@@ -40,8 +40,8 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     import jax  # here, since the flags above come first
     from jax.experimental.compilation_cache import compilation_cache
 
+    from qac_jax.artifacts.hashing import user_cache
     from qac_jax.hardware import machine
-    from qac_jax.hashing import user_cache
 
     folder = user_cache() / "tests" / machine("cpu")
     jax.config.update("jax_compilation_cache_dir", os.fspath(folder))

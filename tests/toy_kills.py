@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qac_jax import artifacts, hashing
-from qac_jax.artifacts import reading
+from qac_jax import artifacts
+from qac_jax.artifacts import hashing, reading
 
 
 class Killed(BaseException):

@@ -16,8 +16,8 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import fields, hashing
-from qac_jax.artifacts import schema
+from qac_jax import fields
+from qac_jax.artifacts import hashing, schema
 from qac_jax.artifacts.schema import Json
 from qac_jax.errors import UserError, sound
 

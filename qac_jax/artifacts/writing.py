@@ -32,8 +32,8 @@ from typing import IO, Any
 from etils import epath
 
 import qac_jax
-from qac_jax import hashing, processes
-from qac_jax.artifacts import arrays, disk
+from qac_jax import processes
+from qac_jax.artifacts import arrays, disk, hashing
 from qac_jax.artifacts.disk import LOCK
 from qac_jax.artifacts.reading import (
     CLAIM,

@@ -28,8 +28,8 @@ from typing import Any
 
 from etils import epath
 
-from qac_jax import artifacts, fields, hashing
-from qac_jax.artifacts import Artifact
+from qac_jax import artifacts, fields
+from qac_jax.artifacts import Artifact, hashing
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
 from qac_jax.formats.registry import DOCUMENTS

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from qac_jax.errors import UserError, nearest
+from qac_jax.exporting.export import Export
 from qac_jax.inference import endpoint
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
@@ -14,7 +15,6 @@ from qac_jax.recipes.finetuning import ASKING, EXACT, RATE, judged
 from qac_jax.stages.choose import Average, Choose, Conclude
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate
-from qac_jax.stages.export import Export
 from qac_jax.stages.extract import Extract
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25, Hybrid, Index

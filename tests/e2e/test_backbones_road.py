@@ -14,6 +14,7 @@ import toy_tokenizers
 from hf_encoders import random_variables
 
 from qac_jax import artifacts
+from qac_jax.exporting.export import Export
 from qac_jax.formats.queries import read_queries
 from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface
@@ -28,7 +29,6 @@ from qac_jax.objectives.finetune import Finetune
 from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval.vectors import Vectors
 from qac_jax.stages.embed import Embed
-from qac_jax.stages.export import Export
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 from qac_jax.text import tokenizers

@@ -13,13 +13,13 @@ import toy_retrieval as toy
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
+from qac_jax.exporting.export import ExportFaiss
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import approximate, tuning
 from qac_jax.retrieval.approximate import Approximate, Effort
 from qac_jax.retrieval.index import Index
 from qac_jax.retrieval.search import approximation
 from qac_jax.stages import index as stages
-from qac_jax.stages.export import ExportFaiss
 
 
 needs_faiss = pytest.mark.skipif(

@@ -16,8 +16,8 @@ import pytest
 import toy_live
 from toy_kills import Killed, at_operation, operations
 
-from qac_jax import artifacts, hashing
-from qac_jax.artifacts import arrays, disk, reading
+from qac_jax import artifacts
+from qac_jax.artifacts import arrays, disk, hashing, reading
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
 

@@ -13,10 +13,10 @@ from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
 from qac_jax.evaluation.results import Result
+from qac_jax.exporting.export import Export, _compare
 from qac_jax.hub import huggingface, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.pipeline.stage import execute
-from qac_jax.stages.export import Export, _compare
 
 
 TEXTS = ["a river of stone", "lamp"]

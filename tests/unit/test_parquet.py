@@ -10,6 +10,7 @@ import toy_live
 
 from qac_jax import artifacts
 from qac_jax.errors import DataError, UserError
+from qac_jax.exporting.tables import ExportParquet
 from qac_jax.formats.files import open_bytes
 from qac_jax.formats.judgements import read_judgements
 from qac_jax.formats.queries import read_queries
@@ -18,7 +19,6 @@ from qac_jax.formats.runs import read_run
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import corpus
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.tables import ExportParquet
 
 
 parquet: Any = pytest.importorskip("pyarrow.parquet")

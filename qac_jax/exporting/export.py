@@ -58,10 +58,10 @@ class Export(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
 
+        from qac_jax.exporting import model_card
         from qac_jax.hub import huggingface
         from qac_jax.models.backbone import Backbone
         from qac_jax.models.layers import Runtime
-        from qac_jax.report import model_card
 
         place = Path(inputs.text("model"))
         loaded = huggingface.load(place, Runtime(scan=True))

@@ -1,0 +1,1 @@
+"""What was made, for other libraries: model folders and their cards, tables, rows of databases."""
