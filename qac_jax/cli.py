@@ -116,7 +116,7 @@ _STEPS = {
     "hybrid": ("index:Hybrid", "a dense index and a BM25 index → one index that fuses both"),
     "judge": ("questions:Judge", "questions with the titles that answer them → judgements"),
     "leaks": ("questions:Leaks", "refuses training data that contain test questions"),
-    "pairs": ("pairs:Pairs", "collections → texts that train a query generator"),
+    "pairs": ("generate:Pairs", "collections → texts that train a query generator"),
     "sample": ("questions:Sample", "queries of several files → a random part of them"),
     "split": ("questions:Split", "passages → those for training, validation or the test"),
     "suite": ("evaluate:Suite", "metrics of many collections → the papers' averages"),
@@ -323,17 +323,17 @@ def _inspect(arguments: list[str]) -> int:
     add("--task", metavar="NAME", default="", help=task)
     add("--items", type=int, default=3, metavar="N", help="show the first N items (default 3)")
     options = parser.parse_all(arguments)
-    from qac_jax.stages import inspect
+    from qac_jax.stages import look
 
-    return inspect.show(options.artifact, options.items, options.verify, options.task)
+    return look.inspect(options.artifact, options.items, options.verify, options.task)
 
 
 def _doctor(arguments: list[str]) -> int:
     parser = flags.parser("doctor", VERBS["doctor"].summary, "qac doctor")
     parser.parse_all(arguments)
-    from qac_jax.stages import doctor
+    from qac_jax.stages import look
 
-    return doctor.run()
+    return look.doctor()
 
 
 def _bench(arguments: list[str]) -> int:

@@ -27,6 +27,7 @@ import numpy as np
 
 from qac_jax import artifacts, progress
 from qac_jax.errors import UserError, shown
+from qac_jax.exporting import export
 from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface, names
 from qac_jax.inference.encoder import Encoder
@@ -41,7 +42,7 @@ from qac_jax.retrieval import corpus as text_files
 from qac_jax.retrieval import hybrid, search
 from qac_jax.retrieval import index as index_files
 from qac_jax.retrieval.corpus import Hit, Hits
-from qac_jax.stages import embed, export, index
+from qac_jax.stages import embed, index
 
 
 __all__ = ["Hit", "Passage", "Retriever"]

@@ -1,7 +1,7 @@
 """Our own query generator, from documents to a folder that ships."""
 
 from qac_jax.pipeline.recipe import Run
-from qac_jax.stages.pairs import Pairs
+from qac_jax.stages.generate import Pairs
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 

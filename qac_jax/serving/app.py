@@ -1,4 +1,4 @@
-"""The application over an engine, and `qac serve`, which runs it until SIGTERM."""
+"""The application over an engine, with tools for agents; `qac serve` runs it until SIGTERM."""
 
 import asyncio
 import atexit
@@ -6,15 +6,16 @@ import base64
 import contextlib
 import functools
 import gc
+import json
 import logging
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import prometheus_client as prometheus
@@ -27,7 +28,7 @@ from fastapi.middleware import Middleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
-from pydantic import Json, ValidationError
+from pydantic import BaseModel, Json, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from qac_jax import __version__, artifacts, progress
@@ -36,7 +37,6 @@ from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import RerankerOptions
 from qac_jax.live import convert
 from qac_jax.live.index import LiveIndex
-from qac_jax.serving import mcp
 from qac_jax.serving.batching import Batcher
 from qac_jax.serving.engine import Engine, Request
 from qac_jax.serving.guard import Admission, Guard, Protocol, refusal
@@ -60,6 +60,25 @@ _PAGE_POLICY = (
     "data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'"
 )
+
+# Versions of the Model Context Protocol, the newest first: those who ask for another one get it.
+_PROTOCOLS = ("2025-06-18", "2025-03-26", "2024-11-05")
+_SEARCH_TOOL = "Searches the passages of this index by meaning and by words; gives the best k."
+_ADD_TOOL = "Adds passages (texts, or records with _id, title, text and metadata); gives their ids."
+_TOOLS: dict[str, tuple[type[Any], str, tuple[str, ...]]] = {
+    "search": (SearchRequest, _SEARCH_TOOL, ("query", "k", "where")),
+    "add": (AddRequest, _ADD_TOOL, ("passages", "replace")),
+}
+_Tool = Callable[[str, Any], Awaitable[Any]]  # of a tool by its name, with checked arguments
+
+
+class Call(BaseModel):
+    """A request of JSON-RPC, or a notification, which has no id."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: str | int | None = None
+    params: dict[str, Any] = {}
 
 
 class Server:
@@ -187,8 +206,8 @@ async def models(server: Here) -> JSONResponse:
 
 
 @routes.post("/mcp", max_body_size=_TEXTS)
-async def agents(body: mcp.Call, request: Asked, server: Here) -> Response:
-    """Tools for agents: search, and with the token add."""
+async def agents(body: Call, request: Asked, server: Here) -> Response:
+    """Tools for agents by the Model Context Protocol: search, and with the token add."""
 
     async def run(tool: str, given: Any) -> Any:
         if tool == "search":
@@ -196,13 +215,56 @@ async def agents(body: mcp.Call, request: Asked, server: Here) -> Response:
         server.admission.check_writer(request.headers.get("authorization", ""))
         return await run_in_threadpool(server.engine.add, given.passages, given.replace)
 
-    return await mcp.answered(body, run, writes=bool(server.admission.writers))
+    return await _rpc(body, run, writes=bool(server.admission.writers))
 
 
 @routes.api_route("/mcp", methods=["GET", "DELETE"], include_in_schema=False)
 async def no_stream() -> Response:
     """There are no streams and no sessions."""
     return refusal(405, "send JSON-RPC by POST", {"Allow": "POST"})
+
+
+async def _rpc(call: Call, run: _Tool, *, writes: bool) -> Response:
+    """The answer to a call of JSON-RPC."""
+    if call.id is None:
+        return Response(status_code=202)
+    tools, name = [*_TOOLS][: 1 + writes], call.params.get("name")
+    result: dict[str, Any] = {}
+    if call.method == "initialize":
+        asked = call.params.get("protocolVersion")
+        result["protocolVersion"] = asked if asked in _PROTOCOLS else _PROTOCOLS[0]
+        result["capabilities"] = {"tools": {}}
+        result["serverInfo"] = {"name": "qac_jax", "version": __version__}
+    elif call.method == "tools/list":
+        result["tools"] = [_described(tool, *_TOOLS[tool]) for tool in tools]
+    elif call.method == "tools/call" and name in tools:
+        result = await _called(name, call.params.get("arguments") or {}, run)
+    elif call.method != "ping":
+        code = -32602 if call.method == "tools/call" else -32601
+        error = {"code": code, "message": f"there is no such method or tool; tools: {tools}"}
+        return JSONResponse({"jsonrpc": "2.0", "id": call.id, "error": error})
+    return JSONResponse({"jsonrpc": "2.0", "id": call.id, "result": result})
+
+
+def _described(name: str, model: type[Any], about: str, shown: tuple[str, ...]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    schema["properties"] = {field: schema["properties"][field] for field in shown}
+    return {"name": name, "description": about, "inputSchema": schema}
+
+
+async def _called(name: str, given: Any, run: _Tool) -> dict[str, Any]:
+    """What an agent reads; it can mend its own faults, and not that it has no token."""
+    found: dict[str, Any] = {}
+    try:
+        result = await run(name, _TOOLS[name][0].model_validate(given))
+        text, found = json.dumps(result, ensure_ascii=False), {"structuredContent": result}
+    except ValidationError as error:
+        text = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
+    except HTTPException as error:
+        if error.status_code in (401, 403):
+            raise
+        text = error.detail
+    return {"content": [{"type": "text", "text": text}], "isError": not found, **found}
 
 
 # These wait for the disk in threads of their own, and are finished even where the client has gone.

@@ -19,10 +19,10 @@ import pytest
 import toy_live
 
 from qac_jax.errors import UserError
+from qac_jax.exporting import databases
 from qac_jax.exporting.databases import DATABASES, ExportRows, Row
 from qac_jax.live.index import LiveIndex
 from qac_jax.pipeline import stage
-from qac_jax.stages import databases
 
 
 # How libpq reaches a server.

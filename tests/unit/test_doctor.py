@@ -4,19 +4,18 @@ import pytest
 
 from qac_jax import extras
 from qac_jax.errors import UserError
-from qac_jax.stages import doctor
-from qac_jax.stages.doctor import Check
+from qac_jax.stages import look
 
 
 def test_what_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    gone = Check("gone", lambda: extras.load("nowhere", "pdf", "reading"), "pip install gone")
-    monkeypatch.setattr(doctor, "CHECKS", [*doctor.CHECKS, gone._replace(needed=False)])
-    assert doctor.run() == 0
+    gone = look.Check("gone", lambda: extras.load("nowhere", "pdf", "reading"), "pip install gone")
+    monkeypatch.setattr(look, "CHECKS", [*look.CHECKS, gone._replace(needed=False)])
+    assert look.doctor() == 0
     shown = capsys.readouterr().out
     assert "-> pip install gone" in shown
     assert shown.endswith("all needed parts work\n")
-    monkeypatch.setattr(doctor, "CHECKS", [gone])
-    assert doctor.run() == 1
+    monkeypatch.setattr(look, "CHECKS", [gone])
+    assert look.doctor() == 1
     assert capsys.readouterr().out.splitlines()[-1] == "broken: gone"
 
 
