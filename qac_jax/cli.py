@@ -42,9 +42,11 @@ class Verb:
 
 
 def _table(room: str, rows: Mapping[str, tuple[str, str]], group: str = "") -> dict[str, Verb]:
+    def place(target: str) -> str:
+        return f"qac_jax.{target}" if "." in target else target and f"qac_jax.{room}.{target}"
+
     return {
-        name: Verb(name, target and f"qac_jax.{room}.{target}", summary, group)
-        for name, (target, summary) in rows.items()
+        name: Verb(name, place(target), summary, group) for name, (target, summary) in rows.items()
     }
 
 
@@ -67,7 +69,7 @@ BUILD = {
     "mine": ("mine:Mine", "queries and an index → hard negatives for each query"),
     "label": ("mine:Label", "candidates and a cross-encoder → positives and negatives"),
     "export": (
-        "export:Export",
+        "exporting.export:Export",
         "parameters → a folder for Hugging Face; --faiss, --parquet, --rows",
     ),
 }
