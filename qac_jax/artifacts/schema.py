@@ -28,7 +28,7 @@ INFO: dict[str, Json] = {
 # Files of JSON, and the records of files of text, by their names.
 FILES: dict[str, Json] = {
     "index.json": {"method": str, "dimension": int, "parts": dict[str, dict]},
-    "bm25.json": {"stemmer": str, "stop_words": bool, "variant": str},
+    "bm25.json": {"stemmer": str, "stop_words": str | bool, "variant": str},
 }
 RECORDS: dict[str, Json] = {
     "passages": {"_id": str, "title?": str | None, "text?": str, "tokens?": list[int]},

@@ -29,7 +29,7 @@ from qac_jax.live.index import LiveIndex, records_of
 from qac_jax.live.snapshot import TOGETHER
 from qac_jax.live.store import KIND, SCHEMA, LiveSettings, Record
 from qac_jax.retrieval import corpus, hybrid, index, search, vectors
-from qac_jax.retrieval.bm25 import Scoring
+from qac_jax.retrieval.bm25 import PRESETS, QUESTIONS, Scoring
 from qac_jax.retrieval.corpus import Hits, Searchable, Texts, passage_text
 from qac_jax.retrieval.fusion import Fusion
 from qac_jax.retrieval.hybrid import Hybrid
@@ -74,7 +74,7 @@ def _settings_of(artifact: Artifact, encoder: Encoder, place: str) -> LiveSettin
     if artifact.kind == vectors.KIND:
         known = {**known, "identity": index.encoder_of(artifact)["identity"]}
     # The answers of a dense index stay those of its vectors, unless a weight is given.
-    fusion, scoring, words = Fusion(weight=0.0), Scoring(), {}
+    fusion, scoring, words = Fusion(weight=0.0), PRESETS[QUESTIONS], {}
     if artifact.kind == hybrid.KIND:
         opened = Hybrid(artifact)
         fusion, lexical = opened.settings, opened.parts.bm25.description

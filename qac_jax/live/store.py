@@ -40,7 +40,7 @@ from qac_jax import artifacts, fields
 from qac_jax.artifacts import Artifact, disk
 from qac_jax.errors import UserError
 from qac_jax.live import filters
-from qac_jax.retrieval.bm25 import Analyzer, Scoring
+from qac_jax.retrieval.bm25 import PRESETS, QUESTIONS, Analyzer, Scoring
 from qac_jax.retrieval.corpus import passage_text
 from qac_jax.retrieval.fusion import Fusion
 
@@ -82,9 +82,9 @@ class LiveSettings:
     dimension: int = dataclasses.field(metadata={"bounds": {"at least": 1}})
     cosine: bool  # whether the scores of vectors are cosines
     fusion: Fusion = Fusion()
-    scoring: Scoring = Scoring()
+    scoring: Scoring = PRESETS[QUESTIONS]
     stemmer: str = "english"
-    stop_words: bool = True
+    stop_words: str | bool = "snowball"
 
     def analyzer(self) -> Analyzer:
         return Analyzer(self.stemmer, self.stop_words)

@@ -12,6 +12,7 @@ from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.recipes.finetuning import ASKING, EXACT, RATE, judged
+from qac_jax.retrieval.bm25 import QUESTIONS
 from qac_jax.stages.choose import Average, Choose, Conclude
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate
@@ -236,7 +237,8 @@ class _Systems:
         self.choosing = ("validation", "test") if self.own else ("validation",)
         self.names: list[str] = []
         self.indexes: list[Ref] = []
-        self._search("valid_bm25", "run_bm25", run(Bm25, "bm25", passages=passages))
+        words = run(Bm25, "bm25", passages=passages, preset=QUESTIONS)
+        self._search("valid_bm25", "run_bm25", words)
 
     def add(self, name: str, encoder: Ref, **options: Any) -> Ref:
         """Searches with a retriever, then with BM25 beside it; returns the index of both."""

@@ -37,10 +37,21 @@ VARIANTS = ("lucene", "robertson", "atire")
 # Words of one letter count: bm25s's own pattern ignores them, Lucene does not.
 WORD = re.compile(r"(?u)\b\w+\b")
 # Lucene's (and so Anserini's) English stop words.
-STOP = frozenset(
+_LUCENE = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
     "there these they this to was will with".split()
 )
+# Snowball's: also pronouns, auxiliaries and the words of questions, in pieces as WORD finds them.
+_SNOWBALL = frozenset(
+    "i me my myself we our ours ourselves you your yours yourself yourselves he him his himself "
+    "she her hers herself its itself them theirs themselves what which who whom those am were been "
+    "being have has had having do does did doing would should could ought because until while "
+    "about against between through during before after above below from up down out off over under "
+    "again further once here when where why how all any both each few more most other some nor "
+    "only own same so than too very can s t ll re ve don doesn didn isn wasn weren won hasn "
+    "haven hadn couldn shouldn wouldn aren".split()
+)
+STOP_WORDS = {"none": frozenset[str](), "lucene": _LUCENE, "snowball": _LUCENE | _SNOWBALL}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +63,14 @@ class Scoring(Checked):
     variant: str = option("lucene", choices=VARIANTS)
 
 
-# Anserini's values, tuned on MS MARCO, and Lucene's own.
-PRESETS = {"anserini": Scoring(0.9, 0.4), "lucene": Scoring(1.2, 0.75)}
+# Anserini's values, tuned on MS MARCO, Lucene's own, and those for people's questions about their
+# documents, with Snowball's stop words (docs/results/own-documents.md).
+QUESTIONS = "questions"
+PRESETS = {
+    "anserini": Scoring(0.9, 0.4),
+    "lucene": Scoring(1.2, 0.75),
+    QUESTIONS: Scoring(0.9, 0.6),
+}
 
 
 def stemmers() -> tuple[str, ...]:
@@ -66,15 +83,20 @@ def stemmers() -> tuple[str, ...]:
 
 
 class Analyzer:
-    def __init__(self, stemmer: str = "english", stop_words: bool = True):
+    def __init__(self, stemmer: str = "english", stop_words: str | bool = "lucene"):
         import Stemmer
+
+        if isinstance(stop_words, bool):  # in indexes of earlier versions
+            stop_words = "lucene" if stop_words else "none"
+        if stop_words not in STOP_WORDS:
+            raise UserError(f"stop_words={stop_words!r} is not known; give one of {[*STOP_WORDS]}")
 
         known = Stemmer.algorithms()
         if stemmer and stemmer not in known:
             raise UserError(f"stemmer={stemmer!r} is not known; {nearest(stemmer, known)}")
         self.settings = {"stemmer": stemmer, "stop_words": stop_words}
         self._stem = Stemmer.Stemmer(stemmer).stemWord if stemmer else str
-        self._stop = STOP if stop_words else frozenset()
+        self._stop = STOP_WORDS[stop_words]
         self.known: dict[str, str] = {}
 
     def words(self, text: str) -> list[str]:

@@ -21,7 +21,7 @@ from qac_jax.live import filters
 from qac_jax.live.index import LiveIndex
 from qac_jax.live.snapshot import Found, Snapshot
 from qac_jax.retrieval import search
-from qac_jax.retrieval.bm25 import WORD, Analyzer
+from qac_jax.retrieval.bm25 import STOP_WORDS, WORD, Analyzer
 from qac_jax.serving.batching import QueryEncoder, busy
 from qac_jax.serving.requests import EmbeddingsRequest, ExplainRequest, SearchRequest
 
@@ -34,11 +34,6 @@ _FACETED, _VALUES, _LONGEST = 100, range(2, 21), 60
 # Fields that say where a passage stands in its document, and nothing of what it is about.
 _POSITIONS = re.compile(
     r"(.*[._])?(start|end|line|lines|offset|position|number|part|page|anchor)s?"
-)
-# Words of questions that say nothing of what is asked: they are not marked in hits.
-_QUESTION_WORDS = frozenset(
-    "how what which who whom whose when where why do does did can could should would i my me we "
-    "our you your".split()
 )
 # Characters of a hit's text that are shown.
 _SNIPPET = 320
@@ -214,8 +209,9 @@ def _depth(request: SearchRequest) -> int:
 
 def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool]]:
     """A text in pieces: words that count as words of the question, and what is between."""
-    content = [word for word in WORD.findall(question.lower()) if word not in _QUESTION_WORDS]
-    wanted = set(analyzer.words(" ".join(content) or question))
+    # Words of questions say nothing of what is asked.
+    said = [word for word in WORD.findall(question.lower()) if word not in STOP_WORDS["snowball"]]
+    wanted = set(analyzer.words(" ".join(said) or question))
     pieces, end = [], 0
     for match in WORD.finditer(text):
         if wanted.intersection(analyzer.words(match[0])):

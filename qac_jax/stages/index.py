@@ -20,7 +20,7 @@ from qac_jax.pipeline import costs
 from qac_jax.pipeline.inputs import together
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
 from qac_jax.retrieval import bm25, corpus, fusion
-from qac_jax.retrieval.bm25 import PRESETS, Scoring, stemmers
+from qac_jax.retrieval.bm25 import PRESETS, STOP_WORDS, Scoring, stemmers
 from qac_jax.retrieval.fusion import MIN_MAX, Fusion
 from qac_jax.retrieval.vectors import Vectors
 
@@ -179,12 +179,18 @@ class Bm25(Stage):
     format: str = option("auto", "format of a corpus file", choices=("auto", *DOCUMENTS.names()))
     expand: Ref = input("queries to append to the passages (docT5query)", "contexts", default="")
     queries_each: int = option(0, "generated queries appended per passage (0: all)", at_least=0)
-    preset: str = option("anserini", "k1 and b: 0.9, 0.4; lucene: 1.2, 0.75", choices=(*PRESETS,))
+    preset: str = option(
+        "anserini",
+        "k1 and b: 0.9, 0.4; lucene: 1.2, 0.75; questions: 0.9, 0.6, and Snowball's stop words",
+        choices=(*PRESETS,),
+    )
     k1: float | None = option(None, "k1, instead of the preset's")
     b: float | None = option(None, "b, instead of the preset's")
     variant: str = option("lucene", "formula", choices=("lucene", "robertson", "atire"))
     stemmer: str = option("english", "Snowball stemmer (empty: none)", choices=stemmers)
-    stop_words: bool = option(True, "remove Lucene's English stop words")
+    stop_words: str = option(
+        "", "English stop words that are removed (default: the preset's)", choices=("", *STOP_WORDS)
+    )
     titles: bool = option(True, "index a passage's title with its text")
 
     def plan(self, inputs: Plans) -> Plan:
@@ -198,7 +204,8 @@ class Bm25(Stage):
         return dataclasses.replace(PRESETS[self.preset], **given)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        analyzer = bm25.Analyzer(self.stemmer, self.stop_words)
+        usual = "snowball" if self.preset == bm25.QUESTIONS else "lucene"
+        analyzer = bm25.Analyzer(self.stemmer, self.stop_words or usual)
         source = inputs.get_artifact("passages") or corpus.keep(
             out, lambda: corpus.read_passages(self.passages, self.format)
         )

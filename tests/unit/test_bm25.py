@@ -8,6 +8,7 @@ import toy_retrieval as toy
 
 from qac_jax import artifacts
 from qac_jax.formats.records import write_records
+from qac_jax.live.store import LiveSettings
 from qac_jax.pipeline import stage
 from qac_jax.retrieval.bm25 import Analyzer, Bm25
 from qac_jax.stages import index as stages
@@ -29,9 +30,9 @@ def test_equals_bm25s_alone(tmp_path):
     rng = np.random.default_rng(0)
     texts = [toy.sentence(rng, int(rng.integers(2, 30))) for _ in range(300)]
     questions = [toy.sentence(rng, 3) for _ in range(20)]
-    analyzer = Analyzer()
-    for preset, k1, b in (("anserini", 0.9, 0.4), ("lucene", 1.2, 0.75)):
+    for preset, k1, b in (("anserini", 0.9, 0.4), ("lucene", 1.2, 0.75), ("questions", 0.9, 0.6)):
         index = made(tmp_path, texts, preset, preset=preset)
+        analyzer = index.analyzer
         theirs = bm25s.BM25(k1=k1, b=b)
         theirs.index([analyzer.words(text) for text in texts], show_progress=False)
         words = [analyzer.words(question) for question in questions]
@@ -50,7 +51,19 @@ def test_equals_identity_and_stems(tmp_path):
     again.artifact.verify()
     words = ["runner", "3rd", "run", "run", "c"]
     assert Analyzer().words("The Runners' 3rd run, RUNNING c!") == words
-    assert Analyzer("", stop_words=False).words("The Runners") == ["the", "runners"]
+    assert Analyzer("", "none").words("The Runners") == ["the", "runners"]
+
+
+def test_words_of_questions_rank_nothing(tmp_path):
+    """With the preset of people's questions, of a living index too."""
+    texts = ["How do I do what you do?", "Lamps are dimmed by a knob beside the door of the room."]
+    assert made(tmp_path, texts).find(["how do I dim lamps"], 2)[1].tolist() == [[0, 1]]
+    index = made(tmp_path, texts, "questions", preset="questions")
+    assert index.find(["how do I dim lamps", "how do I"], 2)[1].tolist() == [[1, -1], [-1, -1]]
+    assert index.description["stop_words"] == LiveSettings({}, 1, True).stop_words == "snowball"
+    # Indexes of earlier versions.
+    assert Analyzer("", True).settings["stop_words"] == "lucene"
+    assert Analyzer("", False).words("to be") == ["to", "be"]
 
 
 def test_expansion_finds_what_only_a_generated_query_says(tmp_path):
