@@ -165,10 +165,6 @@ class ModelChoice:
     questions: int
     candidates: tuple[Candidate, ...]
 
-    @property
-    def changed(self) -> bool:
-        return self.place > 0
-
 
 # What training added to a start's MRR@10 on people's questions, over ten collections that had none:
 # mean and standard deviation (docs/results/own-documents.md).

@@ -57,7 +57,7 @@ def text(results: Sequence[Result], facts: Mapping[str, Any]) -> str:
 
 def of_collections(artifact: Artifact) -> bool:
     """Whether the rows of these metrics are collections, and not runs on one."""
-    named = any(artifact.fields.get(name) for name in ("beir", "mteb", "suite"))
+    named = any(artifact.fields.get(name) for name in ("beir", "suite"))
     return artifact.stage == "suite" or named
 
 

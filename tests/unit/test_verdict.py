@@ -45,7 +45,7 @@ def chosen(ranks: Any) -> significance.ModelChoice:
 
 def test_training_is_kept_unless_the_questions_speak_against_it() -> None:
     better = chosen([1] * 30 + [2] * 10)
-    assert (better.chosen, better.place, better.changed) == ("valid_1", 1, True)
+    assert (better.chosen, better.place) == ("valid_1", 1)
     assert better.candidates[1].probability > 0.99
     slightly_worse = [2] * 190 + [3] * 10  # by 0.008
     for ranks in ([1] * 2 + [2] * 38, [2] * 40, slightly_worse):
