@@ -483,7 +483,7 @@ def _recipe_options(verb: str, arguments: list[str]) -> tuple[argparse.Namespace
     given = _config(options, overlays=options.gin_file)
     if given.is_grid():
         given = _config(options, recipe=given.recipe().recipe)
-    names = given.parameters()
+    names = [name for name in given.parameters() if name != "SEED"]  # --seed chooses a grid's cells
     arguments, more = flags.split_gin(arguments, names)
     return parser.parse_all(arguments, [name.lower() for name in names]), bindings + more
 

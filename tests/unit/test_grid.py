@@ -1,6 +1,7 @@
 """Grids: what is shared, what is resumed, what the summary says."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -159,3 +160,6 @@ def test_some_systems_of_a_grid_are_named(
     run = ["run", "claim_qac", f"--data_dir={tmp_path}", "--out=out", "--dry_run"]
     assert cli.main([*run, "--systems", "none,queries-cotmae"]) == 0
     assert "6 cells" in capsys.readouterr().out
+    # A parameter of the recipe beside it leaves the seed a choice of cells.
+    assert cli.main([*run, "--systems", "none", "--seed", "2", "--samples", "1"]) == 0
+    assert re.search(r"1 cells.*\n\nnone/seed_2 ", capsys.readouterr().out)
