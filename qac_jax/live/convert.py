@@ -27,7 +27,7 @@ from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE
 from qac_jax.live.index import LiveIndex, records_of
 from qac_jax.live.snapshot import TOGETHER
-from qac_jax.live.store import KIND, LiveSettings, Record
+from qac_jax.live.store import KIND, SCHEMA, LiveSettings, Record
 from qac_jax.retrieval import corpus, hybrid, index, search, vectors
 from qac_jax.retrieval.bm25 import PRESETS, QUESTIONS, Scoring
 from qac_jax.retrieval.corpus import Hits, Searchable, Texts, passage_text
@@ -171,7 +171,8 @@ def rows(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray | None]]:
     if source.kind == corpus.PASSAGES:
         records = iter(Records(source))
     elif source.kind == KIND:
-        yield from LiveIndex(source.path).snapshot.passages()
+        current = source.schema == SCHEMA
+        yield from LiveIndex(source.path).snapshot.passages() if current else _earlier(source)
         return
     elif source.kind in KINDS:
         records, known = _records_of(source), _vectors_of(source)
@@ -182,6 +183,23 @@ def rows(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray | None]]:
         stop = start + len(group)
         yield group, None if known is None else known.read(start, stop).astype(np.float32)
         start = stop
+
+
+def _earlier(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray]]:
+    """Of a living index of the earlier format, whose segments were artefacts."""
+    for segment in source.info["manifest"]["segments"]:
+        name, deleted = segment["name"], segment["tombstones"]
+        artifacts.refuse_link(place := source.path / artifacts.inside(name))
+        part = artifacts.load(place)
+        alive = np.ones(part.count, bool)
+        if deleted:
+            artifacts.refuse_link(marks := source.path / artifacts.inside(deleted))
+            alive[np.load(marks)] = False
+        records, known = Records(part), Vectors.of(part)
+        for start in range(0, part.count, TOGETHER):
+            rows = start + np.flatnonzero(alive[start : start + TOGETHER])
+            if len(rows):
+                yield [records[row] for row in rows.tolist()], known.take(rows)
 
 
 def _records_of(source: Artifact) -> Iterator[Record]:

@@ -68,8 +68,9 @@ CREATE TABLE words (word TEXT, bucket INTEGER, counts BLOB, PRIMARY KEY (word, b
     WITHOUT ROWID;
 CREATE TABLE fields (field TEXT, kind TEXT, value, row INTEGER,
     PRIMARY KEY (field, kind, value, row)) WITHOUT ROWID;
-CREATE TABLE batches (start INTEGER PRIMARY KEY, stop INTEGER, sha256 TEXT);
 """
+# Missing from indexes of earlier versions, until they are changed.
+_BATCHES = "CREATE TABLE batches (start INTEGER PRIMARY KEY, stop INTEGER, sha256 TEXT)"
 _SCHEMA = "SELECT type, name, sql FROM sqlite_master"
 
 
@@ -114,11 +115,13 @@ class Version:
     def of(cls, artifact: Artifact) -> Version:
         if artifact.schema != SCHEMA:
             raise UserError(
-                f"{artifact.path} has an earlier format of living indexes; make it again: qac "
-                "index NEW_FOLDER --add DOCS"
+                f"{artifact.path} has an earlier format of living indexes; copy it: qac index "
+                f"NEW_FOLDER --add {artifact.path}"
             )
         with _readable(artifact):
-            fields.check(version := cls(**artifact.info["manifest"]))
+            known = dict(artifact.info["manifest"])
+            known.pop("parts", None)  # ScaNN's, of earlier versions
+            fields.check(version := cls(**known))
             return version
 
     def after(self, **values: Any) -> Version:
@@ -242,9 +245,10 @@ class Store:
     def _refuse_schema(self) -> None:
         """Raises where the tables are not ours: others may compute something when they are read."""
         with contextlib.closing(sqlite3.connect(":memory:")) as ours:
-            ours.executescript(_TABLES)
+            ours.executescript(_TABLES + _BATCHES)
             expected = _schema(ours.execute(_SCHEMA))
-        if strange := _schema(self.read(_SCHEMA)) ^ expected:
+        strange = _schema(self.read(_SCHEMA)) ^ expected
+        if strange - _schema([("table", "batches", _BATCHES)]):
             listed = ", ".join(sorted(f"{kind} {name}" for kind, name, _ in strange))
             raise UserError(
                 f"{self.folder} has not the tables of an index ({listed}); make the index again"
@@ -261,7 +265,7 @@ class Store:
         for name in (_DATABASE, _VECTORS):
             (place / name).touch()
         made = cls(folder, generation, width, new=True)
-        made._database.executescript(_TABLES)
+        made._database.executescript(_TABLES + _BATCHES)
         return made
 
     def read(self, query: str, *values: Any) -> list[Any]:
@@ -291,6 +295,7 @@ class Store:
             execute("BEGIN IMMEDIATE")
             execute("UPDATE passages SET deleted = NULL WHERE deleted > ?", [version.number])
             execute("UPDATE passages SET deleted = 0 WHERE row >= ?", [version.rows])
+            execute(_BATCHES.replace("TABLE", "TABLE IF NOT EXISTS"))
             execute("DELETE FROM batches WHERE start >= ?", [version.rows])
             yield
             execute("COMMIT")

@@ -16,6 +16,7 @@ import toy_live as toy
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
+from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import read_run
 from qac_jax.live import convert, snapshot, store
 from qac_jax.live.index import LiveIndex
@@ -233,6 +234,31 @@ def content(folder: Path) -> Any:
     artifacts.load(folder).verify()
     hits = index.search(QUESTIONS[:1], 100)[0]
     return tuple(sorted((hit.id, hit.text, round(hit.score, 5)) for hit in hits))
+
+
+def test_an_index_of_the_earlier_format_is_copied(tmp_path: Path) -> None:
+    """Its segments are artefacts, with their deletions beside them."""
+    records, old = toy.records(12), tmp_path / "old"
+    vectors = toy.StubEncoder().encode([corpus.passage_text(record) for record in records])
+    listed = []
+    old.mkdir()
+    for name, rows in (("segment-000001", slice(8)), ("segment-000003", slice(8, 12))):
+        with artifacts.create(old / name, kind="segment") as out:
+            write_records(out, records[rows])
+            out.write_array("vectors-00000-of-00001.npy", vectors[rows])
+        listed.append({"name": name, "rows": out.count, "deleted": 0, "tombstones": ""})
+    np.save(old / "segment-000001.deleted-000002.npy", np.array([1, 4], np.int32))
+    listed[0]["tombstones"] = "segment-000001.deleted-000002.npy"
+    now = toy.live(tmp_path / "new")
+    record = json.loads((now.folder / "artifact.json").read_text())
+    record |= {"schema": 1, "files": {}}
+    record["info"]["manifest"] = {"version": 4, "segments": listed, "added": 12, "changes": 3}
+    artifacts.rewrite(old, record)
+    with pytest.raises(UserError, match="earlier format of living indexes; copy it: qac index"):
+        LiveIndex(old)
+    assert convert.add(now, artifacts.load(old)) == 10
+    fresh = toy.live(tmp_path / "fresh", [records[n] for n in range(12) if n not in (1, 4)])
+    assert answers(now) == answers(fresh)
 
 
 RECORDS: list[dict[str, Any]] = [

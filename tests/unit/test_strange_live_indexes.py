@@ -109,6 +109,18 @@ def test_what_was_not_changed_is_whole_after_every_kind_of_change(folder: Path) 
         verify(artifacts.load(folder))
 
 
+def test_an_index_of_an_earlier_version_has_no_hashes_until_it_is_copied(folder: Path) -> None:
+    sql(folder, "DROP TABLE batches")
+    manifest(folder, content="abc", sums="", gone="")
+    live = LiveIndex(folder, encoder=toy.stub())
+    for passages in ([], toy.records(1, 70)):
+        live.add(passages)
+        with pytest.raises(UserError, match="an earlier version has written it without hashes"):
+            verify(artifacts.load(folder))
+    live.compact()
+    verify(artifacts.load(folder))
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -118,7 +130,6 @@ def test_what_was_not_changed_is_whole_after_every_kind_of_change(folder: Path) 
         "ALTER TABLE passages ADD COLUMN g AS (hex(zeroblob(1000000000)))",
         "CREATE INDEX i ON passages (record)",
         "DROP TABLE words",
-        "DROP TABLE batches",
     ],
 )
 def test_other_tables_than_ours_are_refused(statement: str, folder: Path) -> None:
@@ -203,14 +214,16 @@ def test_nonsense_in_the_manifest_is_one_sentence(name, changes, folder: Path) -
         LiveIndex(folder)
 
 
-def test_an_index_of_the_earlier_format_reaches_no_other_folder(folder: Path) -> None:
-    """Its segments were folders by their names, such as ../elsewhere."""
+@pytest.mark.parametrize("name", ["..", "../elsewhere", "/etc", "link"])
+def test_segments_of_the_earlier_format_lie_in_the_index(name, folder, letter) -> None:
     old = folder.parent / "old"
     old.mkdir()
+    (old / "link").symlink_to(letter.parent)
     record = json.loads((folder / "artifact.json").read_text()) | {"schema": 1, "files": {}}
-    record["info"]["manifest"] = {"version": 4, "segments": [{"name": "../elsewhere", "rows": 1}]}
+    segment = {"name": name, "rows": 1, "deleted": 0, "tombstones": ""}
+    record["info"]["manifest"] = {"version": 4, "segments": [segment]}
     artifacts.rewrite(old, record)
-    with pytest.raises(UserError, match="an earlier format of living indexes; make it again"):
+    with pytest.raises(UserError, match="does not name a file inside|is a link to"):
         convert.add(LiveIndex(folder, encoder=toy.stub()), artifacts.load(old))
 
 
