@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from qac_jax.models import attention, fused_attention, packing
+from qac_jax.models import attention, packing
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.layers import Runtime, seeds_of
 from qac_jax.models.packing import plan
@@ -37,10 +37,10 @@ def _attended(rate: float, case: str, interpret: bool, dtype: str) -> list[tuple
     assert fit
 
     def ours(x: jax.Array) -> jax.Array:
-        shape = fused_attention.Shape(heads, longest, rate, interpret)
+        shape = attention.KernelShape(heads, longest, rate, interpret)
         starts = jnp.append(jnp.cumsum(packed.lengths) - packed.lengths, tokens)
         seeds = seeds_of(keys, SITE)
-        return fused_attention.attend(x[0], starts, packed.lengths, seeds, shape)[None]
+        return attention.attend_texts(x[0], starts, packed.lengths, seeds, shape)[None]
 
     def plain(x: jax.Array) -> jax.Array:
         runtime = Runtime(attention="xla")
@@ -82,12 +82,12 @@ def test_the_compiled_kernel_is_plain_attention(rate: float, case: str) -> None:
 
 def test_what_lies_between_texts_is_zero() -> None:
     """Padded texts, whose padding is between them, and a filling longer than any text."""
-    shape = fused_attention.Shape(1, 20, 0.0, interpret=True)
+    shape = attention.KernelShape(1, 20, 0.0, interpret=True)
     joint = jnp.ones((70, 48))
     starts, counts = jnp.array([0, 20, 70]), jnp.array([7, 20])
 
     def total(x: jax.Array) -> tuple:
-        out = fused_attention.attend(x, starts, counts, jnp.zeros(1, jnp.uint32), shape)
+        out = attention.attend_texts(x, starts, counts, jnp.zeros(1, jnp.uint32), shape)
         return (out * jnp.arange(70.0)[:, None]).sum(), out
 
     gradient, out = jax.grad(total, has_aux=True)(joint)
@@ -101,16 +101,16 @@ def test_what_lies_between_texts_is_zero() -> None:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A number for each kernel traced; they are let compute here, in fp32."""
     monkeypatch.setattr(attention, "_HALF", (*attention._HALF, "float32"))
-    shape = functools.partial(fused_attention.Shape, interpret=True)
-    monkeypatch.setattr(fused_attention, "Shape", shape)
+    shape = functools.partial(attention.KernelShape, interpret=True)
+    monkeypatch.setattr(attention, "KernelShape", shape)
     found: list[int] = []
-    attend = fused_attention.attend
+    attend = attention.attend_texts
 
     def counted(*arguments):
         found.append(1)
         return attend(*arguments)
 
-    monkeypatch.setattr(fused_attention, "attend", counted)
+    monkeypatch.setattr(attention, "attend_texts", counted)
     return found
 
 
