@@ -12,7 +12,7 @@ are not counted.
 
 import functools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from qac_jax import fields, hardware, processes, progress
@@ -131,23 +131,18 @@ def of_training(
     """
     import jax
 
-    from qac_jax.hub import weights
     from qac_jax.objectives.objective import Context
     from qac_jax.training import step
     from qac_jax.training.metrics import padded_tokens
 
-    plain, variables = step.plain(objective.bind(Context()))
-    params = variables["params"]
-    parameters = step.count_parameters(params)
+    objective = objective.bind(Context())
+    described = fields.describe(objective)
+    parameters, of_layers = _once(("parameters", described), lambda: _parameters(objective))
     plan: Plan = {
         "steps": steps,
         "batch_size": batch_size,
         "parameters": parameters,
-        "parameters_of_layers": sum(
-            leaf.size
-            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-            if not weights.is_embedding(jax.tree_util.keystr(path, simple=True, separator="/"))
-        ),
+        "parameters_of_layers": of_layers,
         # In float32: parameters, gradients, two moments of the optimiser.
         "state_bytes": 16 * parameters,
     }
@@ -156,7 +151,11 @@ def of_training(
     arrays = kind.spec(batch_size).items()
     shapes = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays}
     plan["tokens_per_step"] = padded_tokens(shapes)
-    plan["step_flops"] = _traced(plain, variables, shapes)
+    # The share of a second loss changes no product of matrices; 0 leaves its products out.
+    described |= {"alpha": bool(described.get("alpha"))}
+    plan["step_flops"] = _once(
+        ("flops", described, str(shapes)), lambda: step.model_flops(objective, shapes)
+    )
     if steps is not None:
         plan["tokens"], plan["flops"] = plan["tokens_per_step"] * steps, plan["step_flops"] * steps
         plan["mfu"] = PACKED_MFU if pack else TRAINING_MFU
@@ -164,20 +163,32 @@ def of_training(
     return plan
 
 
-_TRACED: dict[str, float] = {}
+_ONCE: dict[str, Any] = {}
 
 
-def _traced(objective: Any, variables: Any, shapes: Mapping[str, Any]) -> float:
-    """The FLOPs of a step, traced once for equal trainings of a grid."""
+def _once(what: Any, make: Callable[[], Any]) -> Any:
+    """What tracing finds, for equal trainings of a grid once."""
+    key = fields.digest(what)
+    if key not in _ONCE:
+        _ONCE[key] = make()
+    return _ONCE[key]
+
+
+def _parameters(objective: Any) -> tuple[int, int]:
+    """How many there are, and how many are not of embeddings."""
+    import jax
+
+    from qac_jax.hub import weights
     from qac_jax.training import step
 
-    described = fields.describe(objective)
-    # The share of a second loss changes no product of matrices; 0 leaves its products out.
-    described |= {"alpha": bool(described.get("alpha"))}
-    key = fields.digest({"objective": described, "shapes": str(shapes)})
-    if key not in _TRACED:
-        _TRACED[key] = step.plain_flops(objective, variables, shapes)
-    return _TRACED[key]
+    leaves = jax.tree_util.tree_leaves_with_path(step.plain(objective)[1]["params"])
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    of_layers = sum(
+        leaf.size
+        for name, (_, leaf) in zip(names, leaves, strict=True)
+        if not weights.is_embedding(name)
+    )
+    return sum(leaf.size for _, leaf in leaves), of_layers
 
 
 def searching(inputs: Plans, field: str, queries: float | None) -> Plan:

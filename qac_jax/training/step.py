@@ -408,19 +408,13 @@ def _memory(device: jax.Device) -> float | None:
 def model_flops(objective: Objective, spec: Any) -> float:
     """FLOPs of a training step over padded texts of these shapes: forward and backward, without
     what is computed a second time to save memory."""
-    return plain_flops(*plain(objective), spec)
-
-
-def plain_flops(objective: Objective, variables: Variables, spec: Any) -> float:
-    """Those of what `plain` returns."""
+    counted, variables = plain(objective)
 
     def loss(params: Any, rest: Variables, batch: Any, key: Array) -> Array:
-        batch = objective.prepare(batch, key)
-        return objective.loss({**rest, "params": params}, batch, key, True)[0]
+        return counted.loss({**rest, "params": params}, counted.prepare(batch, key), key, True)[0]
 
-    rest = {name: of for name, of in variables.items() if name != "params"}
-    of = variables["params"], rest, spec, jax.random.key(0)
-    return hardware.flops_of(jax.grad(loss), *of)
+    params = variables.pop("params")
+    return hardware.flops_of(jax.grad(loss), params, variables, spec, jax.random.key(0))
 
 
 def activation_bytes(objective: Objective, spec: Any) -> float:
@@ -447,7 +441,7 @@ def plain(objective: Objective) -> tuple[Any, Variables]:
     """The objective without what saves memory, and the shapes of its variables, which no kernel
     changes, as plans are made anywhere."""
     runtime = dataclasses.replace(
-        objective.runtime, attention="xla", remat="none", packed=(), kept=0
+        objective.runtime, attention="xla", remat="none", packed=(), kept=0, scan=True
     )
     model = objective.model.clone(runtime=runtime)
     made = dataclasses.replace(objective, model=model, chunk=0)
