@@ -69,7 +69,7 @@ QUESTIONS = "questions"
 PRESETS = {
     "anserini": Scoring(0.9, 0.4),
     "lucene": Scoring(1.2, 0.75),
-    QUESTIONS: Scoring(0.9, 0.6),
+    QUESTIONS: Scoring(0.6, 0.75),
 }
 
 

@@ -181,7 +181,7 @@ class Bm25(Stage):
     queries_each: int = option(0, "generated queries appended per passage (0: all)", at_least=0)
     preset: str = option(
         "anserini",
-        "k1 and b: 0.9, 0.4; lucene: 1.2, 0.75; questions: 0.9, 0.6, and Snowball's stop words",
+        "k1 and b: 0.9, 0.4; lucene: 1.2, 0.75; questions: 0.6, 0.75, and Snowball's stop words",
         choices=(*PRESETS,),
     )
     k1: float | None = option(None, "k1, instead of the preset's")
