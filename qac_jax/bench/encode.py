@@ -17,7 +17,7 @@ from qac_jax.inference.settings import PRECISIONS
 
 
 _TOLERANCE = 1e-4
-_HALF_TOLERANCE = 0.03  # of vectors of length one, products being of bfloat16 numbers
+_HALF_TOLERANCE = 0.03  # of vectors of length one, products being of bfloat16 or int8 numbers
 _SLICE = 1024  # texts tokenised while those before are encoded
 _BATCH, _GPU_BATCH = 32, 512  # texts of the peer's batches: its default, and for a GPU
 _SHAPES = {"minilm": (6, 384), "base": (12, 768)}  # layers, width; both have 12 heads
@@ -72,7 +72,7 @@ class Encode:
                 return np.asarray(model.encode(texts, batch_size=size, show_progress_bar=False))
 
         apart = float(np.abs(ours() - theirs()).max())
-        half = encoder.module.runtime.dtype != "float32"
+        half = encoder.module.runtime.dtype != "float32" or self.precision == "int8"
         tolerance = _HALF_TOLERANCE if half else _TOLERANCE
         if not apart <= tolerance:
             raise UserError(f"the vectors are {apart:.2g} apart: not the same model")

@@ -21,6 +21,7 @@ ROWS: Mapping[str, tuple[str, str]] = {
     "cotmae_packed": ("train --batch 16 --objective cotmae --pack", _SMALL_MODEL),
     "cocondenser_packed": ("train --batch 16 --objective cocondenser --pack", _SMALL_MODEL),
     "encode": ("encode", "--corpus gin --passages 48 --repetitions 3"),
+    "encode_int8": ("encode --precision int8", "--corpus gin --passages 48 --repetitions 3"),
     "generate": (
         "generate",
         "--corpus gin --passages 8 --samples 2 --max_tokens 16 --repetitions 3",

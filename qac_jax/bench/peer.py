@@ -43,7 +43,7 @@ def halved(precision: str) -> contextlib.AbstractContextManager[Any]:
     import jax
 
     name = hardware.precision_on(jax.default_backend(), precision)
-    if name == "float32":
+    if name in ("float32", "int8"):
         return contextlib.nullcontext()
     torch = package("torch")
     return torch.autocast(device(), torch.float16 if name == "float16" else torch.bfloat16)

@@ -22,7 +22,7 @@ from qac_jax.data.form import Form, form_of, prompt_tokens, title_and_body
 from qac_jax.errors import UserError, nearest, sound
 from qac_jax.hub import huggingface, names, sentence_transformers, weights
 from qac_jax.inference.buckets import Batch, padded
-from qac_jax.inference.runner import Runner, check_finite, dtype_of
+from qac_jax.inference.runner import Hidden, Runner, check_finite, dtype_of
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models import heads
@@ -45,6 +45,7 @@ class Encoder:
     tokenizer: Tokenizer
     limits: dict[str, int]  # tokens of a query and of a passage, special tokens included
     prompts: dict[str, str]
+    hidden: Mapping[str, Hidden] | None = None  # of each side, in int8
 
     @classmethod
     def load(
@@ -59,7 +60,7 @@ class Encoder:
         wanted = {"yes": True, "no": False}.get(options.normalize)
         module, variables = huggingface.load_dual_encoder(
             folder,
-            runtime=Runtime(dtype=dtype_of(inference.precision), scan=True),
+            runtime=Runtime(dtype=dtype_of(inference.precision, int8=True), scan=True),
             pooling=options.pooling or None,
             normalize=wanted if wanted is not None else _cosine(folder),
         )
@@ -105,7 +106,28 @@ class Encoder:
             )
         check_vocabulary(tokenizer, config.backbone.vocab_size, "encoder")
         prompts = {"query": config.query_prompt, "passage": config.passage_prompt, **prompts}
-        return cls(module, Runner.of(params, inference), tokenizer, limits, prompts)
+        made = cls(module, Runner.of(params, inference), tokenizer, limits, prompts)
+        return made.in_int8() if inference.precision == "int8" else made
+
+    def in_int8(self) -> Encoder:
+        """The same with the layers in int8."""
+        from qac_jax.inference import int8
+
+        config, hidden = self.module.config, dict[str, Hidden]()
+        for tower in ("encoder",) if config.tied else ("query", "passage"):
+            sides = tuple(self.limits) if config.tied else (tower,)
+            samples = []
+            for number, record in enumerate(int8.passages()):
+                side = sides[number % len(sides)]
+                text = self.passage_text(record) if side == "passage" else record["text"]
+                ids = np.array(self.tokenize([text], side), np.int32)
+                types = self._types(ids, side)
+                samples.append((ids[0], (np.zeros_like(ids) if types is None else types)[0]))
+            params = self.runner.params[tower]["backbone"]
+            read = config.pooled_rows(max(self._skipped.values()))
+            made = int8.encoder(config.backbone, params, samples, read)
+            hidden |= dict.fromkeys(sides, made)
+        return dataclasses.replace(self, hidden=hidden)
 
     @property
     def width(self) -> int:
@@ -198,10 +220,21 @@ class Encoder:
     ) -> jax.Array:
         """The vectors of one padded batch. With `window`, also those of the parts of each text that
         have this many tokens."""
-        segments = self.module.config.title == SEGMENTS
-        program = _program(self.module, self.tokenizer.sep_id if segments else -1)
-        placed = self.runner.placed((ids, lengths))
+        types = self._types(ids, side)
+        hidden = None
+        if self.hidden is not None:
+            given = np.zeros_like(ids) if types is None else types
+            hidden = self.hidden[side](ids, given, lengths)
+        program = _program(self.module)
+        placed = self.runner.placed((ids, lengths, types, hidden))
         return program(self.runner.params, *placed, side, self._skipped[side], window)
+
+    def _types(self, ids: np.ndarray, side: str) -> np.ndarray | None:
+        """1 for the body, which follows the first separator; None: titles have no type."""
+        if side != "passage" or self.module.config.title != SEGMENTS:
+            return None
+        ends = ids == self.tokenizer.sep_id
+        return (ends.cumsum(axis=1) > ends).astype(np.int32)
 
     @functools.cached_property
     def _skipped(self) -> dict[str, int]:
@@ -228,23 +261,24 @@ def memory(
 
 
 @functools.lru_cache(maxsize=8)
-def _program(module: DualEncoder, separator: int) -> Callable[..., jax.Array]:
+def _program(module: DualEncoder) -> Callable[..., jax.Array]:
     """Compiled once for all encoders of one architecture: a run loads its encoder repeatedly."""
 
     def vectors(
-        params: Any, ids: jax.Array, lengths: jax.Array, side: str, skip: int, window: int
+        params: Any,
+        ids: jax.Array,
+        lengths: jax.Array,
+        types: jax.Array | None,
+        hidden: jax.Array | None,
+        side: str,
+        skip: int,
+        window: int,
     ) -> jax.Array:
-        types = None
-        if side == "passage" and module.config.title == SEGMENTS:
-            # The body follows the first separator.
-            ends = ids == separator
-            types = (jnp.cumsum(ends, axis=1) > ends).astype(jnp.int32)
-        encoded = module.apply(
-            {"params": params}, ids, lengths, types, side=side, skip=skip, window=window
-        )
+        how: Any = {"side": side, "skip": skip, "window": window, "hidden": hidden}
+        encoded = module.apply({"params": params}, ids, lengths, types, **how)
         return jnp.asarray(encoded, jnp.float32)
 
-    return jax.jit(vectors, static_argnums=(3, 4, 5))
+    return jax.jit(vectors, static_argnums=(5, 6, 7))
 
 
 def _cosine(folder: Path) -> bool | None:

@@ -27,7 +27,7 @@ from qac_jax.formats.runs import Ranking, Run, ranked
 from qac_jax.hub import huggingface, names
 from qac_jax.inference import buckets
 from qac_jax.inference.buckets import Batch
-from qac_jax.inference.runner import Runner, dtype_of, prefetched
+from qac_jax.inference.runner import Hidden, Runner, dtype_of, prefetched
 from qac_jax.inference.settings import BY_DEVICE, USUAL_PAIRS, Inference, RerankerOptions
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.encoders import CrossEncoder, log_odds
@@ -53,6 +53,7 @@ class Reranker:
     form: Form
     max_length: int
     truncation: str
+    hidden: Hidden | None = None  # in int8
 
     @classmethod
     def load(
@@ -63,7 +64,7 @@ class Reranker:
     ) -> Reranker:
         """From an artefact of ours, or a Hugging Face folder of a sequence classifier."""
         folder = names.folder(place)
-        runtime = Runtime(dtype=dtype_of(inference.precision), scan=True)
+        runtime = Runtime(dtype=dtype_of(inference.precision, int8=True), scan=True)
         module, variables = huggingface.load(folder, runtime)
         if not isinstance(module, CrossEncoder):
             raise UserError(
@@ -80,7 +81,17 @@ class Reranker:
         check_vocabulary(tokenizer, module.config.vocab_size, "model")
         form = Form(**form_of(tokenizer), crop="right")
         runner = Runner.of(variables["params"], inference)
-        return cls(module, runner, tokenizer, form, limit, options.truncation)
+        made = cls(module, runner, tokenizer, form, limit, options.truncation)
+        if inference.precision != "int8":
+            return made
+        from qac_jax.inference import int8
+
+        config, backbone = module.config, variables["params"]["backbone"]
+        known = int8.passages()
+        titles, texts = ([record[name] for record in known] for name in ("title", "text"))
+        pairs = made.tokenize(titles, texts)
+        hidden = int8.encoder(config, backbone, pairs, config.pooler_rows)
+        return dataclasses.replace(made, hidden=hidden)
 
     def score(
         self,
@@ -135,7 +146,8 @@ class Reranker:
         ]
 
     def apply(self, ids: np.ndarray, types: np.ndarray, lengths: np.ndarray) -> jax.Array:
-        arrays = self.runner.placed((ids, types, lengths))
+        hidden = None if self.hidden is None else self.hidden(ids, types, lengths)
+        arrays = self.runner.placed((ids, types, lengths, hidden))
         return _program(self.module)(self.runner.params, *arrays)
 
 
@@ -174,8 +186,10 @@ def padded(
 def _program(module: CrossEncoder) -> Callable[..., jax.Array]:
     """Compiled once for all rerankers of one architecture."""
 
-    def odds(params: Any, ids: jax.Array, types: jax.Array, lengths: jax.Array) -> jax.Array:
-        logits = module.apply({"params": params}, ids, lengths, types)
+    def odds(
+        params: Any, ids: jax.Array, types: jax.Array, lengths: jax.Array, hidden: jax.Array | None
+    ) -> jax.Array:
+        logits = module.apply({"params": params}, ids, lengths, types, hidden=hidden)
         return jnp.asarray(log_odds(logits), jnp.float32)
 
     return jax.jit(odds)

@@ -33,6 +33,9 @@ _MANY_TOKENS = 65536
 # The mesh axis of the devices that share one copy of a model.
 TENSOR = "tensor"
 
+# ids, token types [B, L], lengths [B] -> last hidden states [B, L, D] (int8.py).
+Hidden = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -125,8 +128,15 @@ class Runner:
         return out
 
 
-def dtype_of(precision: str) -> str:
-    """The type that matrix products are computed in (`Runtime.dtype`)."""
+def dtype_of(precision: str, int8: bool = False) -> str:
+    """The type that matrix products are computed in (`Runtime.dtype`); int8: whether the model may
+    be in int8, beside which all else is fp32."""
+    if precision == "int8":
+        if int8 and jax.default_backend() == "cpu":
+            return "float32"
+        raise UserError(
+            "--precision int8 is for encoders and rerankers on CPUs; leave it out, or give fast"
+        )
     return hardware.precision_on(jax.default_backend(), Inference(precision).precision)
 
 

@@ -6,7 +6,7 @@ from qac_jax.fields import Checked, option
 from qac_jax.hardware import PRECISIONS_MEAN
 
 
-PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16")
+PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16", "int8")
 TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
 # Those of models/heads.py, which takes seconds to import.
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
@@ -18,7 +18,10 @@ class Inference(Checked):
     """How a model is run."""
 
     precision: str = option(
-        "auto", f"precision of matrix products ({PRECISIONS_MEAN})", choices=PRECISIONS
+        "auto",
+        f"precision of matrix products ({PRECISIONS_MEAN}; int8: encoders and rerankers of BERT's "
+        "family on CPUs, with the extra int8)",
+        choices=PRECISIONS,
     )
     batch_tokens: int = option(
         0,

@@ -74,6 +74,10 @@ class DualEncoderConfig:
     def width(self) -> int:
         return self.projection or self.backbone.hidden_size
 
+    def pooled_rows(self, skip: int) -> int | None:
+        """How many of the first positions the pooling reads (None: all)."""
+        return skip + 1 if self.pooling == "cls" else None
+
 
 def pooled(out: BackboneOutput, lengths: Array | None, name: str) -> Array:
     """One vector for each whole text: [CLS] as it is, or another pooling in at least fp32."""
@@ -129,10 +133,12 @@ class Tower(nn.Module):
         keys: Array | None = None,
         skip: int = 0,
         window: int = 0,
+        hidden: Array | None = None,
     ) -> Array:
         config = self.config
-        rows = skip + 1 if config.pooling == "cls" else None
-        hidden = self.backbone(ids, lengths, token_types, keys, rows=rows).last
+        rows = config.pooled_rows(skip)
+        if hidden is None:
+            hidden = self.backbone(ids, lengths, token_types, keys, rows=rows).last
         hidden = hidden.astype(statistics_dtype(hidden.dtype))
         vector = pool(config.pooling, hidden, lengths, skip)
         if window:
@@ -168,19 +174,20 @@ class DualEncoder(nn.Module):
         side: str = "passage",
         skip: int = 0,
         window: int = 0,
+        hidden: Array | None = None,
     ) -> Array:
         """ids [B, L], lengths [B] -> vectors [B, width] in at least fp32.
 
         window: with the windows of this many tokens behind the text, [B, 1 + windows, width].
 
         side ("query" or "passage") chooses the tower where they are not tied, and whether the
-        scale applies. skip: how many of the first tokens are not pooled. Initialising makes both
-        towers.
+        scale applies. skip: how many of the first tokens are not pooled. hidden: the last hidden
+        states, where they are known. Initialising makes both towers.
         """
         if side not in SIDES:
             raise UserError(f"side={side!r} is not known; {nearest(side, SIDES)}")
         tower = self.encoder if self.config.tied else getattr(self, side)
-        vector = tower(ids, lengths, token_types, keys, skip, window)
+        vector = tower(ids, lengths, token_types, keys, skip, window, hidden)
         if self.is_initializing() and not self.config.tied:
             (self.query if side == "passage" else self.passage)(ids, lengths, token_types)
         return vector * self.config.scale if side == "query" else vector
@@ -218,10 +225,18 @@ class CrossEncoder(nn.Module):
         lengths: Array | None = None,
         token_types: Array | None = None,
         keys: Array | None = None,
+        hidden: Array | None = None,
     ) -> Array:
-        """ids, token_types [B, L] (types 0 for the query, 1 for the passage) -> [B, labels]."""
+        """ids, token_types [B, L] (types 0 for the query, 1 for the passage) -> [B, labels].
+
+        hidden: the last hidden states, where they are known.
+        """
         rows = self.config.pooler_rows
-        pooled: Any = self.backbone(ids, lengths, token_types, keys, rows=rows).pooled
+        pooled: Any = (
+            self.backbone(ids, lengths, token_types, keys, rows=rows).pooled
+            if hidden is None
+            else self.backbone.pool(hidden, lengths, None)
+        )
         given, usual = self.classifier_dropout, self.config.classifier_dropout
         pooled = layers.dropout(pooled, keys, OUTPUT_SITE, usual if given is None else given)
         logits = self.classifier(pooled)
