@@ -1,15 +1,17 @@
 """`qac generate` and `qac label` with a language model behind an address."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_endpoint
 import toy_process
 from toy_generation import save_generator
 
@@ -34,12 +36,63 @@ def said(prompt: str) -> str:
     return f"question: what is {n}?\nkeywords: wire {n}\nclaim: {n} is\nabout: {n}"
 
 
+class Endpoint(ThreadingHTTPServer):
+    """A server of OpenAI's protocol that answers as a test says, with faults before the answers."""
+
+    def __init__(self, answer: Callable[[str], str]):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        # A status, headers and a text; None: the connection ends.
+        self.faults: list[tuple[int, dict[str, str], str] | None] = []
+        self.asked, self.bodies, self.keys = list[str](), list[Any](), list[str | None]()
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+        self.name = f"openai:{self.url}#toy"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.keys.append(self.headers.get("authorization"))
+        if self.server.faults:
+            if fault := self.server.faults.pop(0):
+                self._send(*fault)
+            return
+        prompt = body["messages"][0]["content"]
+        self.server.asked.append(prompt)
+        self.server.bodies.append(body)
+        choice = {"message": {"content": self.server.answer(prompt)}}
+        used = {"prompt_tokens": 30, "completion_tokens": 10}
+        self._send(200, {}, json.dumps({"choices": [choice], "usage": used}))
+
+    def _send(self, status: int, headers: dict[str, str], text: str) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(text.encode()))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(answer: Callable[[str], str]) -> Iterator[Endpoint]:
+    with Endpoint(answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
 @dataclasses.dataclass
 class Road:
     """A folder with passages, and a server."""
 
     folder: Path
-    server: toy_endpoint.Endpoint
+    server: Endpoint
     capture: pytest.CaptureFixture[str]
 
     def qac(self, *words: Any) -> str:
@@ -76,7 +129,7 @@ def road(
     with artifacts.create(tmp_path / "p", kind="passages", key="k") as writer:
         of = {"doc": "d", "position": 0, "title": ""}
         write_records(writer, ({"_id": f"p{n}", **of, "text": t} for n, t in enumerate(texts)))
-    with toy_endpoint.serving(said) as server:
+    with serving(said) as server:
         yield Road(tmp_path, server, capsys)
 
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 import functools
+import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import last_bit
 import numpy as np
 import pytest
 
@@ -216,7 +216,12 @@ def test_initial_parameters_are_hugging_faces() -> None:
         np.testing.assert_array_equal(norm["scale"], 0.5)
 
 
-@last_bit.compared
+# Kernels that compile quickly (tests/conftest.py) round otherwise from one program to another; the
+# second pass of .ci/run compiles these tests as users do.
+@pytest.mark.skipif(
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1",
+    reason="last bits are compared as users compile: JAX_DISABLE_MOST_OPTIMIZATIONS=0",
+)
 def test_loop_and_scan_start_the_same() -> None:
     loop = backbones.new_parameters(T5(CONFIGS["v10"]))
     scan = backbones.new_parameters(T5(CONFIGS["v10"], Runtime(scan=True)))
