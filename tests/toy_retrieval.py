@@ -1,5 +1,6 @@
 """Tiny encoders and a tiny collection, for the tests of retrieval."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,15 @@ def save_encoder(folder: Path, *, tied: bool = True, **changes: Any) -> Path:
     bert = BertConfig(tokenizers.load().vocab_size, 32, 2, 2, 48, 64)
     settings = {"pooling": "mean", "normalize": True, "tied": tied, **changes}
     module = DualEncoder(DualEncoderConfig(bert, **settings))
+    return huggingface.save(folder, module, _drawn(module), tokenizer=tokenizer, max_length=48)
+
+
+@functools.cache
+def _drawn(module: DualEncoder) -> Any:
     shapes = (jnp.zeros((1, 4), jnp.int32), jnp.full(1, 4, jnp.int32))
     variables = jax.jit(module.init)(jax.random.key(0), *shapes)
     # Far from zero, or all vectors would be nearly the same.
-    variables = jax.tree.map(lambda x: x * 12 if x.ndim > 1 else x, variables)
-    return huggingface.save(folder, module, variables, tokenizer=tokenizer, max_length=48)
+    return jax.tree.map(lambda x: x * 12 if x.ndim > 1 else x, variables)
 
 
 def save_cross_encoder(folder: Path, labels: int = 1, positions: int = 64) -> Path:
