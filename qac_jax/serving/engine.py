@@ -221,17 +221,26 @@ def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool
 
 
 def facets(records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, int]]]:
-    """Fields of few values among records, with the number of each: what to filter by."""
+    """Fields of few values among records, with the number of each: what to filter by.
+
+    Of fields that say the same, such as a file's path and its document, there is one.
+    """
     counts: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
     for record in records:
         for field, value in set(filters.values(record)):
             counts[field][value] += 1
-    return {
+    found = {
         field: sorted(known.items(), key=lambda pair: (-pair[1], str(pair[0])))
-        for field, known in sorted(counts.items(), key=lambda pair: len(pair[1]))
+        for field, known in sorted(counts.items(), key=lambda pair: (len(pair[1]), pair[0]))
         if len(known) in _VALUES
         and all(len(str(value)) <= _LONGEST for value in known)
         # Values that differ in nearly every record say nothing about groups.
         and 2 * sum(count for count in known.values() if count > 1) > known.total()
         and not _POSITIONS.fullmatch(field.lower())
+    }
+    fields = list(found)
+    return {
+        field: values
+        for place, (field, values) in enumerate(found.items())
+        if not any(found[before] == values for before in fields[:place])
     }

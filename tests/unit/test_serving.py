@@ -20,7 +20,7 @@ from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
 from qac_jax.serving import app
 from qac_jax.serving.batching import Batcher
-from qac_jax.serving.engine import Engine
+from qac_jax.serving.engine import Engine, facets
 from qac_jax.serving.options import Serving, Traffic
 
 
@@ -92,6 +92,8 @@ def test_pages_facets_and_marked_words(engine: Engine) -> None:
     assert sum(count for _, count in whole["facets"]["lang"]) == 60
     # Not 25 years, nor places in a document.
     assert set(whole["facets"]) == {"lang", "tags"}
+    kept = [{"path": name, "doc": name, "kind": name[0]} for name in ("a1", "a2", "b1") * 2]
+    assert facets(kept) == {"kind": [("a", 4), ("b", 2)], "doc": [("a1", 2), ("a2", 2), ("b1", 2)]}
     pieces = whole["hits"][0]["highlights"]["snippet"]
     assert {text for text, hit in pieces if hit} <= {"copper", "lamp"}
     assert any(hit for _, hit in pieces)
