@@ -96,7 +96,8 @@ def test_edges_of_means_and_norms_and_the_scale_of_queries() -> None:
     assert np.isfinite(jax.grad(lambda x: l2_normalize(x).sum())(zero)).all()
     scaled = model(normalize=True, scale=20.0)
     variables = jax.jit(scaled.init)(KEY, *TEXTS)
-    query, passage = (scaled.apply(variables, *TEXTS, side=s) for s in ("query", "passage"))
+    encode = jax.jit(scaled.apply, static_argnames="side")
+    query, passage = (encode(variables, *TEXTS, side=s) for s in ("query", "passage"))
     np.testing.assert_allclose(query, 20 * passage, rtol=1e-5)
 
 

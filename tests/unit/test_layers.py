@@ -62,11 +62,12 @@ CONFIG = BertConfig(500, 96, 2, 4, 160, 40, pooler=True, mlm_head=True)
 def test_initial_values() -> None:
     """N(0, 0.02), zero biases, unit norms; the causal decoder's residual projections smaller."""
     key, runtime = jax.random.key(0), Runtime(scan=True)
-    bert = Bert(CONFIG, runtime).init(key, jnp.ones((1, 4), jnp.int32))["params"]
+    bert = jax.jit(Bert(CONFIG, runtime).init)(key, jnp.ones((1, 4), jnp.int32))["params"]
     up = nn.meta.unbox(bert["layers"])["mlp"]["up"]["kernel"]
     assert up.shape[0] == 2 and not np.allclose(up[0], up[1])
     rest = jnp.ones((1, 4, 96))
-    head = CausalDecoder(CONFIG, runtime, num_layers=2).init(key, rest[:, 0], rest)["params"]
+    decoder = CausalDecoder(CONFIG, runtime, num_layers=2)
+    head = jax.jit(decoder.init)(key, rest[:, 0], rest)["params"]
     for params, residual in ((bert, 0.02), (head, 0.02 / np.sqrt(2 * 2))):
         for path, leaf in jax.tree_util.tree_leaves_with_path(nn.meta.unbox(params)):
             name = jax.tree_util.keystr(path, simple=True, separator="/")

@@ -80,13 +80,13 @@ def test_a_collection_in_parquet_is_one_in_json_lines(tmp_path: Path) -> None:
 
 
 def test_passages_and_vectors_round_trip(tmp_path: Path) -> None:
-    records = toy_live.records(5000)
+    records = toy_live.records(500)
     live = toy_live.live(tmp_path / "live", records)
     table = exported(tmp_path / "live", tmp_path / "table")
     back = lines(table)
     vectors = np.array([row.pop("vector") for row in back], np.float32)
     assert back == records
-    np.testing.assert_array_equal(vectors, live.snapshot.vectors(np.arange(5000)))
+    np.testing.assert_array_equal(vectors, live.snapshot.vectors(np.arange(500)))
     kept = parquet.read_schema(table)
     assert str(kept.field("vector").type) == f"fixed_size_list<element: float>[{toy_live.WIDTH}]"
     assert (
