@@ -32,7 +32,7 @@ from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface, names
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker
-from qac_jax.inference.settings import AS_IN_FOLDER, EncoderOptions
+from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.live import convert, filters, store
 from qac_jax.live.index import LiveIndex, Passage, check_several, record_of, records_of
@@ -97,7 +97,13 @@ class Retriever:
     @classmethod
     @_on_a_terminal()
     def load(
-        cls, folder: Place, *, model: Place = "", pooling: str = "", max_length: int = 0
+        cls,
+        folder: Place,
+        *,
+        model: Place = "",
+        pooling: str = "",
+        max_length: int = 0,
+        precision: str = "auto",
     ) -> Retriever:
         """From an artefact of ours, a Hugging Face or sentence-transformers folder, "shipped:NAME",
         a name at the Hub ("owner/name@revision"), an index (dense, hybrid or living), what `save`
@@ -105,9 +111,10 @@ class Retriever:
         deleted from it, changes its folder.
 
         model: where the encoder of an index is, if it was moved. pooling ("cls", "mean" …) and
-        max_length (tokens) replace the folder's settings.
+        max_length (tokens) replace the folder's settings. precision: as of `qac embed` ("int8").
         """
         options = EncoderOptions(pooling=pooling, max_length=max_length)
+        inference = Inference(precision)
         place = Path(folder)
         if (place / _INDEX / artifacts.COMMIT).exists():
             saved = (place / _MODEL).is_dir()  # else the folder of a recipe such as own_corpus
@@ -115,11 +122,11 @@ class Retriever:
         record = artifacts.peek(place)
         if record is None or record["kind"] not in (index_files.KIND, hybrid.KIND, store.KIND):
             place = names.folder(place)
-            return cls(Encoder.load(place, options), place)
-        if options != AS_IN_FOLDER:
+            return cls(Encoder.load(place, options, inference), place)
+        if options != AS_IN_FOLDER or inference != BY_DEVICE:
             raise UserError(
                 f"{place} is an index, whose encoder is used as it was for its vectors; leave out "
-                "pooling and max_length"
+                "pooling, max_length and precision"
             )
         moved, living = os.fspath(model), record["kind"] == store.KIND
         loaded: Any = LiveIndex(place, encoder=moved) if living else search.open_index(place, moved)
@@ -170,7 +177,11 @@ class Retriever:
                 return self
             text_files.store(root / _TEXTS, _records(passages))
             self._write_model(root / _MODEL)
-            vectors = embed.Embed(encoder=str(root / _MODEL), passages=str(root / _TEXTS))
+            vectors = embed.Embed(
+                encoder=str(root / _MODEL),
+                passages=str(root / _TEXTS),
+                inference=self.encoder.runner.inference,
+            )
             execute(vectors, root / _VECTORS)
             execute(index.Index(vectors=str(root / _VECTORS), method=method), root / _INDEX)
             built = index_files.Index.load(root / _INDEX)

@@ -10,7 +10,7 @@ import pytest
 import toy_retrieval as toy
 from hf_encoders import random_variables
 
-from qac_jax import artifacts, cli
+from qac_jax import Retriever, artifacts, cli
 from qac_jax.errors import UserError
 from qac_jax.formats.runs import read_run
 from qac_jax.inference import int8
@@ -91,6 +91,8 @@ def test_the_road_from_passages_to_answers(tmp_path: Path) -> None:
         runs[precision] = read_run(at / "run" / "run.trec")
     index = Index(artifacts.load(tmp_path / "int8" / "index"))
     assert index.encoder.hidden and index.encoder.runner.inference == INT8
+    retriever = Retriever.load(tmp_path / "encoder", precision="int8").index(toy.WORDS)
+    assert retriever.encoder.hidden and retriever.search("copper", k=1)[0].text == "copper"
     same = [len({*runs["int8"][q].ids[:5]} & {*r.ids[:5]}) for q, r in runs["float32"].items()]
     assert np.mean(same) >= 4.5
 
