@@ -27,6 +27,7 @@ import re
 import sqlite3
 import sys
 import threading
+import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -216,6 +217,7 @@ class Store:
         self._database = sqlite3.connect(
             address, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
         )
+        weakref.finalize(self, self._database.close)  # Python 3.13 warns of open ones
         durable = os.environ.get(disk.VARIABLE, "1") != "0"
         if sys.version_info >= (3, 12):
             self._database.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
