@@ -223,12 +223,13 @@ def marked(analyzer: Analyzer, question: str, text: str) -> list[tuple[str, bool
 def facets(records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, int]]]:
     """Fields of few values among records, with the number of each: what to filter by.
 
-    Of fields that say the same, such as a file's path and its document, there is one.
+    Of fields that say the same of each record, such as path and document, one is kept.
     """
-    counts: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
-    for record in records:
-        for field, value in set(filters.values(record)):
-            counts[field][value] += 1
+    said: dict[str, set[tuple[int, Any]]] = collections.defaultdict(set)
+    for number, record in enumerate(records):
+        for field, value in filters.values(record):
+            said[field].add((number, value))
+    counts = {field: collections.Counter(v for _, v in all_of) for field, all_of in said.items()}
     found = {
         field: sorted(known.items(), key=lambda pair: (-pair[1], str(pair[0])))
         for field, known in sorted(counts.items(), key=lambda pair: (len(pair[1]), pair[0]))
@@ -242,5 +243,5 @@ def facets(records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, int]]
     return {
         field: values
         for place, (field, values) in enumerate(found.items())
-        if not any(found[before] == values for before in fields[:place])
+        if not any(said[before] == said[field] for before in fields[:place])
     }

@@ -181,7 +181,9 @@ def test_a_living_index_of_another_artefact(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     road = indexed(tmp_path / "road")
-    hybrid = ["--index", road / "index", "--bm25", road / "bm25", "--weight", 0.2]
+    words = ["--passages", road / "passages", "--preset", "questions"]  # as living indexes do
+    assert qac("bm25", *words, "--out", road / "words") == 0
+    hybrid = ["--index", road / "index", "--bm25", road / "words", "--weight", 0.2]
     assert qac("step", "hybrid", *hybrid, "--out", road / "hybrid") == 0
     known = Retriever.load(road / "hybrid").search("copper lamp river", k=5)
     for kind in ("vectors", "index", "hybrid", "passages"):

@@ -93,6 +93,8 @@ def test_pages_facets_and_marked_words(engine: Engine) -> None:
     # Not 25 years, nor places in a document.
     assert set(whole["facets"]) == {"lang", "tags"}
     kept = [{"path": name, "doc": name, "kind": name[0]} for name in ("a1", "a2", "b1") * 2]
+    crossed = [{"a": x, "b": y} for x, y in ("mn", "nm", "mm", "nn") * 2]
+    assert set(facets(crossed)) == {"a", "b"}
     assert facets(kept) == {"kind": [("a", 4), ("b", 2)], "doc": [("a1", 2), ("a2", 2), ("b1", 2)]}
     pieces = whole["hits"][0]["highlights"]["snippet"]
     assert {text for text, hit in pieces if hit} <= {"copper", "lamp"}
