@@ -64,7 +64,7 @@ class Export(Stage):
         from qac_jax.models.layers import Runtime
 
         place = Path(inputs.text("model"))
-        loaded = huggingface.load(place, Runtime(scan=True))
+        loaded = huggingface.load(place, Runtime(scan=True), pooling=self.pooling or None)
         module, variables = self._shaped(loaded, place)
         longest = _longest(module, place)
         # The folder is checked before it is published.

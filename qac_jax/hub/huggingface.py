@@ -50,21 +50,27 @@ EXPORTED = "model"
 DTYPES = ("float32", "float16")
 
 
-def load(place: Place, runtime: Runtime | None = None, options: Options = DEFAULT) -> Loaded:
+def load(
+    place: Place,
+    runtime: Runtime | None = None,
+    options: Options = DEFAULT,
+    *,
+    pooling: str | None = None,
+) -> Loaded:
     """(module, variables) of a folder, by what its files say.
 
     An encoder (BERT, ERNIE, Contriever …) gives a Backbone, a sequence classifier a CrossEncoder,
     a T5 (T5X's checkpoint, too) a T5, an artefact of ours what was trained, a sentence-transformers
-    or DPR folder a DualEncoder, as do two of them in `query` and `passage`. Heads beside it:
-    `load_heads`.
+    or DPR folder a DualEncoder, as do two of them, or of encoders whose vectors `pooling` makes,
+    in `query` and `passage`. Heads beside it: `load_heads`.
     With `Options(mlm_head=True, allow_missing=("cls.*",))` a BERT without that part gets a new one.
     """
     folder = names.folder(place)
     with weights.sound(folder):
-        return _load(folder, options.on(runtime))
+        return _load(folder, options.on(runtime), pooling)
 
 
-def _load(folder: Path, options: Options) -> Loaded:
+def _load(folder: Path, options: Options, pooling: str | None) -> Loaded:
     if artifacts.peek(folder) is not None:
         artifact = artifacts.load(folder, (parameters.KIND, EXPORTED))
         if artifact.kind == parameters.KIND:
@@ -74,7 +80,8 @@ def _load(folder: Path, options: Options) -> Loaded:
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.load(folder, options)
     if all((folder / side).is_dir() for side in SIDES):
-        return load_dual_encoder(folder / "query", folder / "passage", options=options)
+        sides = folder / "query", folder / "passage"
+        return load_dual_encoder(*sides, options=options, pooling=pooling)
     return backbones.load(folder, options)
 
 
@@ -102,7 +109,7 @@ def load_dual_encoder(
     not, so that `pooling` must say it. pooling and normalize replace what a folder says.
     """
     loaded = [
-        as_dual_encoder(load(place, runtime, options), place, pooling, normalize)
+        as_dual_encoder(load(place, runtime, options, pooling=pooling), place, pooling, normalize)
         for place in (query, passage)
         if place is not None
     ]

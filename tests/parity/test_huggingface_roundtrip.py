@@ -10,11 +10,15 @@ import jax
 import numpy as np
 import pytest
 
+from qac_jax.errors import UserError
+from qac_jax.exporting.export import Export
 from qac_jax.hub import huggingface, sentence_transformers, weights
 from qac_jax.hub.backbones import Options
-from qac_jax.models.bert import BertConfig
+from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
 from qac_jax.models.layers import Runtime
+from qac_jax.pipeline.stage import execute
+from qac_jax.text import tokenizers
 
 
 def discovered(pattern: str) -> list[Path]:
@@ -105,6 +109,27 @@ def test_dual_encoder(name: str, tmp_path: Path) -> None:
     again, loaded = huggingface.load(folder, runtime)
     assert again == module
     assert sentence_transformers.max_length(folder) == 9
+    for side in ("query", "passage"):
+        np.testing.assert_array_equal(
+            vectors_of(again, loaded, side), vectors_of(module, variables, side)
+        )
+
+
+def test_two_bare_encoders(tmp_path: Path) -> None:
+    """As SPAR's are published: --pooling says how their vectors are made, and export keeps it."""
+    bert = Bert(BertConfig(tokenizers.load().vocab_size, 16, 2, 2, 16, 12))
+    words = tokenizers.ASSETS / tokenizers.SHIPPED
+    drawn = hf.random_variables(bert)
+    for scale, side in enumerate(("query", "passage"), 1):
+        variables = jax.tree.map(functools.partial(np.multiply, scale), drawn)
+        huggingface.save(tmp_path / "spar" / side, bert, variables, tokenizer=words)
+    with pytest.raises(UserError, match="give --pooling"):
+        huggingface.load(tmp_path / "spar")
+    module, variables = huggingface.load_dual_encoder(tmp_path / "spar", pooling="cls")
+    assert not module.config.tied and module.config.pooling == "cls"
+    execute(Export(model=str(tmp_path / "spar"), pooling="cls"), tmp_path / "said")
+    again, loaded = huggingface.load(tmp_path / "said")
+    assert again.config == module.config
     for side in ("query", "passage"):
         np.testing.assert_array_equal(
             vectors_of(again, loaded, side), vectors_of(module, variables, side)
