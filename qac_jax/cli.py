@@ -363,7 +363,7 @@ def _recipes(arguments: list[str]) -> int:
     parser = flags.parser("recipes", VERBS["recipes"].summary, "qac recipes own_corpus")
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all about this one")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    tables = "the command of every table and figure of the papers, with its hours (some minutes)"
+    tables = "the command of every table and figure of the papers, with its hours (a minute)"
     parser.add_argument("--paper", action="store_true", help=tables)
     options = parser.parse_all(arguments)
     if options.paper:
@@ -388,18 +388,19 @@ def _papers() -> int:
 
     for row in papers.ROWS:
         print(f"{row.paper}, {', '.join(row.names)}: {row.what}\n    {row.command}", flush=True)
-        if not row.sizes:
+        given = ["--sizes", row.sizes] if row.sizes else []
+        if not row.command.startswith("qac run"):
+            print("    of a sample: minutes")
             continue
-        options, bindings = _recipe_options(
-            "plan", [*row.command.split()[2:], "--sizes", row.sizes]
-        )
+        options, bindings = _recipe_options("plan", [*row.command.split()[2:], *given])
         cells, sizes = _build_grid(options, bindings)[1], costs.sizes_of(row.sizes)
         if cells:
             found = grid.plan(cells, sizes)["totals"]
         else:
             found = costs.totals(recipe.plan(_config(options, bindings).recipe(), sizes))
         hours = found["hours"]["H100"]
-        print(f"    one H100 {hours:,.0f} hours, eight {hours / 8:,.0f} (with --sizes {row.sizes})")
+        with_sizes = f" (with --sizes {row.sizes})" if row.sizes else ""
+        print(f"    one H100 {hours:,.0f} hours, eight {hours / 8:,.0f}{with_sizes}")
     return 0
 
 

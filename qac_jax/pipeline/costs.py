@@ -34,6 +34,26 @@ NAMED = {
     "t5-small-lm-adapt": 44e6,
     "ernie-2.0-large-en": 302e6,
 }
+# Documents of the data that recipes name, for plans where they are not here: BEIR's corpora as its
+# paper counts them; the Pile's Common Crawl and paragraphs of Wikipedia as AugTriever's does.
+BEIR = {
+    "trec-covid": 171_332, "nfcorpus": 3_633, "nq": 2_681_468, "hotpotqa": 5_233_329,
+    "fiqa": 57_638, "arguana": 8_674, "webis-touche2020": 382_545, "dbpedia-entity": 4_635_922,
+    "scidocs": 25_657, "fever": 5_416_568, "climate-fever": 5_416_593, "scifact": 5_183,
+    "quora": 522_931, "cqadupstack/android": 22_998, "cqadupstack/english": 40_221,
+    "cqadupstack/gaming": 45_301, "cqadupstack/gis": 37_637, "cqadupstack/mathematica": 16_705,
+    "cqadupstack/physics": 38_316, "cqadupstack/programmers": 32_176, "cqadupstack/stats": 42_269,
+    "cqadupstack/tex": 68_184, "cqadupstack/unix": 47_382, "cqadupstack/webmasters": 17_405,
+    "cqadupstack/wordpress": 48_605,
+}  # fmt: skip
+DOCUMENTS = {
+    **{f"data:beir/{name}": count for name, count in BEIR.items()},
+    **dict.fromkeys(("data:beir/msmarco", "data:msmarco"), 8_841_823),
+    **dict.fromkeys(("data:psgs_w100.tsv", "data:PAQ_passages.tsv"), 21_015_324),
+    "data:beir": sum(BEIR.values()) + 8_841_823,  # with MS MARCO
+    "data:pile": 52_400_000,
+    "data:enwiki-pages-articles.xml.bz2": 22_600_000,
+}
 # Of a model that is not known, nor trained before, nor here; and the width of its vectors.
 USUAL_PARAMETERS, USUAL_WIDTH = 110e6, 768
 # Shares of a device's peak. A decoder reads its weights for every token; exact search multiplies in
@@ -217,9 +237,13 @@ def summed(plans: Sequence[Plan]) -> Plan:
 
 
 def named(stage: Any) -> dict[str, Plan]:
-    """Input -> the size of the model that it names, where that is one of NAMED."""
-    given = {field: str(v).rsplit(":", 1)[-1] for field, v in fields.values(stage).items()}
-    return {f: {"parameters_of_layers": NAMED[name]} for f, name in given.items() if name in NAMED}
+    """Input -> the size of the model or data that it names, where that is known."""
+    given = {field: str(v) for field, v in fields.values(stage).items()}
+    models = {field: name.rsplit(":", 1)[-1] for field, name in given.items()}
+    return {
+        **{f: {"count": DOCUMENTS[name]} for f, name in given.items() if name in DOCUMENTS},
+        **{f: {"parameters_of_layers": NAMED[n]} for f, n in models.items() if n in NAMED},
+    }
 
 
 def sizes_of(text: str) -> dict[str, int]:

@@ -291,9 +291,9 @@ def plan(
         models = readiness.local_models(stage, recipe.data_dir)
         given = {field: sizes[field] for field in inputs.set_inputs(stage) if field in sizes}
         given |= {costs.OWN: sizes[name]} if name in sizes else {}
-        before: dict[str, Any] = {field: {"count": size} for field, size in given.items()}
+        before: dict[str, Any] = costs.named(stage)
+        before |= {field: {"count": size} for field, size in given.items()}
         before |= {field: plans[target]["plan"] for field, target in references.items()}
-        before |= costs.named(stage)
         before |= {field: {"folder": place} for field, place in models.items()}
         of_stage = plan_of(stage, before)
         plans[name] = {"stage": name, "inputs": references, "models": models, **of_stage}

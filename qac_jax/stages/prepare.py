@@ -86,8 +86,10 @@ class Prepare(Stage):
     def plan(self, inputs: Plans) -> Plan:
         whole = self.cutting.cut in ("none", "lines")
         each = costs.DOCUMENT_TOKENS.get(self.format) if whole else None
-        cost = costs.on_cores("prepare", costs.count_of(inputs, "documents"))
-        return {**({"tokens_each": each} if each else {}), **cost}
+        count = costs.count_of(inputs, "documents")
+        known = {"tokens_each": each} if each else {}
+        known |= {"count": count} if whole and count else {}
+        return {**known, **costs.on_cores("prepare", count)}
 
     def survey(self, data_dir: str) -> tuple[int, float] | None:
         """Reads documents for some seconds, and cuts some of them."""
