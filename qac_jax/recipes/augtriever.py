@@ -346,6 +346,7 @@ class OnMarco(Judged):
     train_queries: str = "data:msmarco/queries.jsonl"
     train_qrels: str = "data:msmarco/qrels/train.tsv"
     steps: int = 20_000
+    tied: bool = True  # False: --encoder has two towers
 
 
 def augtriever_finetuning(run: Run, p: OnMarco) -> None:
@@ -384,7 +385,7 @@ def _on_marco(run: Run, p: OnMarco) -> Ref:
         settings={"n_passages": 2},
         lengths={"query": 192, "passages": 192},
         steps=p.steps,
-        bind=FURTHER,
+        bind={**FURTHER, "encoders.DualEncoderConfig.tied": p.tied},
     )
 
 
@@ -397,6 +398,7 @@ class Row(AugTriever):
     pooling: str = ""
     bm25: str = ""
     finetuned: bool = False
+    tied: bool = True  # False: --encoder has two towers
 
 
 def augtriever_row(run: Run, p: Row) -> None:
@@ -417,7 +419,7 @@ def augtriever_row(run: Run, p: Row) -> None:
         )
     title = "space" if p.encoder and not p.finetuned else "marked"
     if p.finetuned:
-        encoder = _on_marco(run, OnMarco(encoder=encoder, seed=p.seed))
+        encoder = _on_marco(run, OnMarco(encoder=encoder, seed=p.seed, tied=p.tied))
     how = {"pooling": "" if p.finetuned else p.pooling, "bm25": p.bm25}
     judged(run, encoder, title=title, beir=p.beir, questions=p.questions, **how)
 
@@ -426,8 +428,11 @@ def augtriever_row(run: Run, p: Row) -> None:
 # on Wikipedia also the other way round.
 _ROWS = ("qgen_d2q", "doc_title", "qext_bm25", "qext_plm", *TQGEN)
 _WIKI_ROWS = (*_ROWS, "paq", "doc_anchor", "qext_self")
-# Table 3: these and both kinds of crops, and Hybrid-TQGen+ by MoCo.
-_FINETUNED = ("random_crop", "qgen_d2q", "doc_title", "qext_plm", *TQGEN)
+# Table 3: these by both losses, and Hybrid-TQGen+ by MoCo.
+_FINETUNED = (
+    *("random_crop", "qgen_d2q", "doc_title", "qext_plm"),
+    *("tqgen_topic", "tqgen_title", "tqgen_exsum"),
+)
 
 
 def augtriever_tables() -> Grid:
@@ -438,9 +443,10 @@ def augtriever_tables() -> Grid:
     The summary has BEIR's sets and a heat map; the stage `beir` of a system has the groups of A.5,
     its stage `table` all columns. T0-3B and doc2query write once for a corpus.
 
-    Set: --data_dir, with contriever (facebook/contriever), spider (tau/spider), spar (the query and
-    context encoders of facebook/spar-wiki-bm25-lexmodel, in the folders query and passage),
-    condenser, cocondenser, and what augtriever_row lists.
+    Set: --data_dir, with contriever (facebook/contriever), spider (tau/spider), spar (qac export
+    --pooling cls of a folder with the query and context encoders of
+    facebook/spar-wiki-bm25-lexmodel as query and passage), condenser, cocondenser, and what
+    augtriever_row lists.
     """
     losses = ("inbatch", "moco")
     systems: dict[str, dict[str, Any]] = {"bm25": {"bm25": "anserini"}}
@@ -458,9 +464,10 @@ def augtriever_tables() -> Grid:
                     systems[f"{on}_{name}_{kind}_{loss}"] = {**of, **other}
     for name in ("hybrid_all", "hybrid_tqgen", "hybrid_tqgen_plus"):
         systems[f"cc_{name}_moco"] = {"strategy": name, "loss": "moco", "all_prompts": True}
-    tuned = ["contriever", "spider", "cc_hybrid_tqgen_plus_moco"]
+    tuned = ["contriever", "spider", "spar", "cc_hybrid_tqgen_plus_moco"]
     tuned += [f"cc_{name}_{loss}" for name in _FINETUNED for loss in losses]
-    systems |= {f"{name}_finetuned": {**systems[name], "finetuned": True} for name in tuned}
+    for name in tuned:
+        systems[f"{name}_finetuned"] = {**systems[name], "finetuned": True, "tied": name != "spar"}
     return Grid(
         title="AugTriever: Tables 1, 3 and 6",
         recipe="augtriever_row",

@@ -128,6 +128,9 @@ def test_table_3() -> None:
     assert "stage:squad" in found["table"].metrics and "stage:beir" in found["table"].metrics
     row = toy_recipes.stages("augtriever_row", strategy="tqgen_topic", finetuned=True)
     assert row["retriever"].init == "stage:encoder"
+    assert row["retriever"].objective.model.config.tied
+    spar = toy_recipes.stages("augtriever_row", encoder="data:spar", finetuned=True, tied=False)
+    assert not spar["retriever"].objective.model.config.tied
     assert row["beir"].encoder == row["vectors"].encoder == "stage:retriever"
     assert not toy_recipes.different({"triples": row["triples"]}, {"triples": found["triples"]})
 

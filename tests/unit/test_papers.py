@@ -15,8 +15,11 @@ from qac_jax.formats.records import Records
 from qac_jax.pipeline import costs, recipe
 from qac_jax.pipeline.stage import execute
 from qac_jax.recipes import augtriever, papers
+from qac_jax.stages.embed import Embed
+from qac_jax.stages.evaluate import EvaluateBeir
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.prepare import Prepare
+from qac_jax.stages.train import Train
 
 
 ASKED = {
@@ -36,44 +39,55 @@ def test_a_command_makes_it(paper: str, name: str) -> None:
     for row in rows:
         _, verb, *rest = shlex.split(row.command)
         if verb == "run":
-            assert recipes.header(rest[0]).needs and row.sizes
+            assert recipes.header(rest[0]).needs
         else:
             known = {*fields.flat(cli.VERBS[verb].load(rest)), "gin_file"}
             assert {word[2:] for word in rest if word.startswith("--")} <= known
 
 
-@pytest.mark.parametrize("row", [row for row in papers.ROWS if row.sizes])
-def test_sizes_are_of_its_stages(row: papers.Shown) -> None:
-    name = row.command.split()[2]
+@pytest.mark.parametrize("row", [row for row in papers.ROWS if "qac run" in row.command])
+def test_its_hours_are_of_every_model(row: papers.Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan knows how much each model reads: by the row's sizes, which are all of use, or because
+    the data's name says it."""
+    monkeypatch.setattr(Train, "plan", lambda *_: {"hours": {"H100": 1.0}})
+    name, sizes = row.command.split()[2], costs.sizes_of(row.sizes)
     of = [stages(name)] if not recipes.header(name).grid else []
     if not of:
         found = grid_of(name)
         first, *_, last = found.systems
         of = [dict(c.stages) for c in placed(dataclasses.replace(found, only=(first, last)))]
-    assert any(recipe.fitting(costs.sizes_of(row.sizes), *of))
+    for one, given in zip(of, recipe.fitting(sizes, *of), strict=True):
+        planned = recipe.plan(recipe.Recipe(one), given)
+        known = {p["stage"] for p in planned if p["plan"].get("hours")}
+        models = {n for n, s in one.items() if isinstance(s, Embed | Generate | EvaluateBeir)}
+        assert known >= {n for n in models if not getattr(one[n], "bm25", "")}
 
 
 def test_they_are_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = "qac run augtriever_row --encoder data:contriever"
-    cheap = papers.Shown(papers.PAIR, ("table 9",), "a row", one, "wikipedia=1e9")
-    monkeypatch.setattr(papers, "ROWS", [cheap])
+    cheap = papers.Shown(papers.PAIR, ("table 9",), "a row", one, "wikipedia=1e9,beir=0")
+    sample = papers.Shown(papers.PAIR, ("table 8",), "some", "qac analyse --sheet True")
+    monkeypatch.setattr(papers, "ROWS", [cheap, sample])
     assert cli.main(["recipes", "--paper"]) == 0
     tokens = 1e9 * costs.DOCUMENT_TOKENS["dpr"]
     hours = 2 * costs.USUAL_PARAMETERS * tokens / (989e12 * costs.ENCODER_MFU) / 3600
     said = capsys.readouterr().out
     assert f"{one}\n    one H100 {hours:,.0f} hours, eight {hours / 8:,.0f} (" in said
+    assert "qac analyse --sheet True\n    of a sample: minutes" in said
 
 
 def test_rows_of_augtriever() -> None:
     """Table 6 has 21 rows of Common Crawl and 46 of Wikipedia beside those of others; Table 3
-    fine-tunes seventeen of ours, Contriever and Spider."""
+    fine-tunes fifteen of ours, Contriever, SPAR and Spider."""
     systems = grid_of("augtriever_tables").systems
     assert sum(name.startswith("wiki_") for name in systems) == 46
     ours = [name for name in systems if name.startswith("cc_")]
     assert sum(not name.endswith("_finetuned") for name in ours) == 21
-    assert sum(name.endswith("_finetuned") for name in systems) == 19
+    tuned = {name.removesuffix("_finetuned") for name in systems if name.endswith("_finetuned")}
+    assert len(tuned) == 18 and {"contriever", "spar", "spider"} < tuned
+    assert not any("absum" in name for name in tuned)
 
 
 def test_adaptation_to_every_set() -> None:
