@@ -70,7 +70,7 @@ BUILD = {
     "label": ("mine:Label", "candidates and a cross-encoder → positives and negatives"),
     "export": (
         "exporting.export:Export",
-        "parameters → a folder for Hugging Face; --faiss, --parquet, --rows",
+        "parameters → a folder for Hugging Face; --faiss, --parquet, --lance, --rows",
     ),
 }
 MEASURE = {
@@ -100,6 +100,7 @@ VARIANTS = {
     "export": {
         "--faiss": "qac_jax.exporting.export:ExportFaiss",
         "--parquet": "qac_jax.exporting.tables:ExportParquet",
+        "--lance": "qac_jax.exporting.tables:ExportLance",
         "--rows": "qac_jax.exporting.databases:ExportRows",
     },
     "evaluate": {"--beir": "qac_jax.stages.evaluate:EvaluateBeir"},

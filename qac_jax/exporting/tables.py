@@ -1,13 +1,14 @@
-"""`qac export --parquet`: texts, vectors, judgements or a run → a table."""
+"""`qac export --parquet` and `--lance`: texts, vectors, judgements or a run → a table."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +26,8 @@ from qac_jax.retrieval.corpus import PASSAGES, read_passages
 from qac_jax.stages.search import Search
 
 
-TABLE = "table.parquet"
+_READ = (PASSAGES, "contexts", *convert.KINDS, convert.KIND, Search.KIND, FILE)
+_GIVEN = "passages, contexts, vectors, an index or a run; with --content a file"
 # Rows that are in memory together.
 _ROWS = 1 << 12
 
@@ -35,8 +37,8 @@ Block = tuple[Sequence[Row], np.ndarray | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportParquet(Stage):
-    """Writes a Parquet file, which every stage reads again wherever it reads such texts or lines.
+class ExportTable(Stage):
+    """Writes a table, which every stage reads again wherever it reads such texts or lines.
 
     Passages and queries have a row each, with the columns `_id`, `title`, `text` and what else is
     known of them, vectors a column `vector` more; judgements have BEIR's columns, runs a row for
@@ -45,37 +47,45 @@ class ExportParquet(Stage):
 
     VERB = "export"
     KIND = "table"
-    EXAMPLE = "qac export --parquet out/passages --out out/table"
+    # The input, and the ending of what is written.
+    FORM: ClassVar[str]
 
-    parquet: Ref = input(
-        "passages, contexts, vectors, an index or a run; with --content a file",
-        *(PASSAGES, "contexts", *convert.KINDS, convert.KIND, Search.KIND, FILE),
-    )
     content: str = option(
         "", "what a file holds", choices=("", "passages", "queries", "judgements", "run")
     )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        arrow = extras.load("pyarrow", "parquet", "writing Parquet")
-        parquet = extras.load("pyarrow.parquet", "parquet", "writing Parquet")
+        arrow = extras.load("pyarrow", self.FORM, "writing tables")
         read = self._reader(inputs)
         types = _types(arrow, read())
         schema = arrow.schema(list(types.items()))
-        path = os.fspath(out.begin(TABLE))
-        with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        content = hashlib.sha256(schema.serialize())
+
+        def batches() -> Iterator[Any]:
             for rows, vectors in read():
                 columns = [
                     _column(arrow, name, kind, rows, vectors) for name, kind in types.items()
                 ]
-                writer.write_batch(arrow.record_batch(columns, schema=schema))
+                batch = arrow.record_batch(columns, schema=schema)
+                content.update(batch.serialize())
                 out.count += len(rows)
-        out.adopt(TABLE)
+                yield batch
+
+        self._write(batches(), schema, os.fspath(out.begin(self._name)))
         if not out.count:
-            raise UserError(f"there are no rows in {inputs.text('parquet')}; check the path")
+            raise UserError(f"there are no rows in {inputs.text(self.FORM)}; check the path")
+        out.adopt(self._name, identity=content.hexdigest())
+
+    def _write(self, batches: Iterator[Any], schema: Any, path: str) -> None:
+        raise NotImplementedError
+
+    @property
+    def _name(self) -> str:
+        return f"table.{self.FORM}"
 
     def _reader(self, inputs: Inputs) -> Callable[[], Iterator[Block]]:
         """What yields all rows, in blocks, each time that it is called."""
-        artifact, path = inputs.get_artifact("parquet"), inputs.text("parquet")
+        artifact, path = inputs.get_artifact(self.FORM), inputs.text(self.FORM)
         if artifact is None:
             if self.content not in _FILES:
                 raise UserError(f"{path} is a file; say by --content what it holds: queries, …")
@@ -88,8 +98,39 @@ class ExportParquet(Stage):
             return lambda: _blocks(Records(artifact))
         return lambda: convert.rows(artifact)
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportParquet(ExportTable):
+    __doc__ = ExportTable.__doc__
+    EXAMPLE = "qac export --parquet out/passages --out out/table"
+    FORM = "parquet"
+
+    parquet: Ref = input(_GIVEN, *_READ)
+
+    def _write(self, batches: Iterator[Any], schema: Any, path: str) -> None:
+        parquet = extras.load("pyarrow.parquet", "parquet", "writing Parquet")
+        with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+
     def summary(self, artifact: Artifact) -> str:
-        return f'pandas.read_parquet("{artifact.path / TABLE}")'
+        return f'pandas.read_parquet("{artifact.path / self._name}")'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportLance(ExportTable):
+    __doc__ = ExportTable.__doc__
+    EXAMPLE = "qac export --lance out/passages --out out/table"
+    FORM = "lance"
+
+    lance: Ref = input(_GIVEN, *_READ)
+
+    def _write(self, batches: Iterator[Any], schema: Any, path: str) -> None:
+        lance = extras.load("lance", "lance", "writing Lance")
+        lance.write_dataset(batches, path, schema=schema)
+
+    def summary(self, artifact: Artifact) -> str:
+        return f'lance.dataset("{artifact.path / self._name}")'
 
 
 def _blocks(rows: Iterable[Row]) -> Iterator[Block]:

@@ -1,5 +1,5 @@
-"""Files as streams of lines and records: plain, .gz, .bz2, .zst or Parquet, strict UTF-8, in byte
-ranges. A Parquet file is read as JSON lines, packed: an object for each row.
+"""Files as streams of lines and records: plain, .gz, .bz2, .zst, or tables (Parquet, Lance), strict
+UTF-8, in byte ranges. A table is read as JSON lines, packed: an object for each row.
 
 A corpus of many files is cut into shards: lists of `Piece`s, byte ranges that begin and end
 anywhere. A line belongs to the piece that holds its first byte, so the union of all shards is
@@ -26,7 +26,7 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, BadRecord, Place
 
 
-PARQUET = ".parquet"
+PARQUET, LANCE = TABLES = (".parquet", ".lance")
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst", b"PAR1": PARQUET}
 COMPRESSED = tuple(_MAGIC.values())
 _UNPACKERS: dict[str, Callable[[Any], Any]] = {
@@ -34,7 +34,8 @@ _UNPACKERS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": bz2.BZ2File,
     ".zst": lambda file: _unpacked_zst(file),
-    PARQUET: lambda file: _unpacked_parquet(file),
+    PARQUET: lambda file: _unpacked_table(file, _parquet),
+    LANCE: lambda folder: _unpacked_table(folder, _lance),
 }
 # One shard's share of text when their number is not set. It depends on the data only, never on
 # the machine, so that the same corpus always gives the same files.
@@ -52,7 +53,7 @@ LONGEST_FILE = 256 << 20
 # How many times larger than a packed file its content may be, unless it is small.
 _EXPANSION, _SMALL = 100, 16 << 20
 
-# Rows of a Parquet file that are in memory together.
+# Rows of a table that are in memory together.
 _ROWS = 1 << 10
 
 T = TypeVar("T")
@@ -85,29 +86,34 @@ def expand(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> list[s
     whole = os.fspath(path)
     for part in [whole] if os.path.exists(whole) else whole.split(","):
         part = os.path.expanduser(part.strip())
-        if os.path.isdir(part):
+        if os.path.isdir(part) and not is_file(part):
             names = sorted(os.listdir(part))
             fitting = [n for n in names if not suffixes or plain_name(n).endswith(tuple(suffixes))]
             # An artefact's own record is not one of its shards.
             fitting = [n for n in fitting if not n.startswith(".") and n != artifacts.COMMIT]
             inside = [os.path.join(part, n) for n in fitting]
-            files += [p for p in inside if os.path.isfile(p)]
+            files += filter(is_file, inside)
             if not inside:
                 wanted = " or ".join(f"*{s}" for s in suffixes) or "files"
                 raise UserError(f"the folder {part} holds no {wanted}; others: --format folder")
         elif os.path.exists(part):
             files.append(part)
-        elif matches := sorted(p for p in glob.glob(part) if os.path.isfile(p)):
+        elif matches := sorted(filter(is_file, glob.glob(part))):
             files += matches
         else:
             raise UserError(f"{part} does not exist; expected a file, a folder or a pattern")
     return files
 
 
+def is_file(path: str) -> bool:
+    """Whether it is read as one file, as Lance's folders are."""
+    return os.path.isfile(path) or path.endswith(LANCE) and os.path.isdir(path)
+
+
 def plain_name(path: str) -> str:
-    """The name without .gz, .bz2 or .zst; .jsonl for .parquet."""
+    """The name without .gz, .bz2 or .zst; .jsonl for tables."""
     stem, extension = os.path.splitext(path)
-    if extension == PARQUET:
+    if extension in TABLES:
         return f"{stem.removesuffix('.jsonl')}.jsonl"
     return stem if extension in COMPRESSED else path
 
@@ -115,13 +121,16 @@ def plain_name(path: str) -> str:
 def find(folder: str, *names: str) -> str | None:
     """The first of these files (or a compressed form of it) that is in the folder."""
     forms = (n + extension for n in names for extension in ("", *COMPRESSED))
-    tables = (os.path.splitext(n)[0] + PARQUET for n in names)
+    tables = (os.path.splitext(n)[0] + extension for n in names for extension in TABLES)
     paths = (os.path.join(folder, n) for n in (*forms, *tables))
     return next(filter(os.path.exists, paths), None)
 
 
 def compression(path: str) -> str:
-    """.gz, .bz2, .zst, .parquet or nothing, by the first bytes: the name may be wrong."""
+    """.lance, or by the first bytes, since the name may be wrong, .gz, .bz2, .zst, .parquet or
+    nothing."""
+    if os.path.isdir(path) and is_file(path):
+        return LANCE
     if os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f"{path} is not a file; expected one that can be read again")
     with open(path, "rb") as file:
@@ -184,15 +193,22 @@ class _JsonLines(io.RawIOBase):
         return len(part)
 
 
-def parquet_rows(file: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, a block at a time."""
+def _parquet(file: Any) -> Iterator[Any]:
     parquet = extras.load("pyarrow.parquet", "parquet", "reading Parquet")
-    for batch in parquet.ParquetFile(file).iter_batches(_ROWS):
-        yield from batch.to_pylist()
+    yield from parquet.ParquetFile(file).iter_batches(_ROWS)
 
 
-def _unpacked_parquet(file: Any) -> Any:
-    return io.BufferedReader(_JsonLines(parquet_rows(file)), 1 << 20)
+def _lance(folder: str) -> Iterator[Any]:
+    lance = extras.load("lance", "lance", "reading Lance")
+    try:
+        yield from lance.dataset(folder).to_batches(batch_size=_ROWS)
+    except ValueError as error:  # no table is there
+        raise OSError(str(error)) from error
+
+
+def _unpacked_table(file: Any, blocks: Callable[[Any], Iterator[Any]]) -> Any:
+    rows = (row for block in blocks(file) for row in block.to_pylist())
+    return io.BufferedReader(_JsonLines(rows), 1 << 20)
 
 
 @contextlib.contextmanager
@@ -200,6 +216,9 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
     """The unpacked bytes of a file; damage in the packing is a DataError."""
     packing = compression(path)
     try:
+        if packing == LANCE:
+            yield _UNPACKERS[packing](path)
+            return
         with open(path, "rb", buffering=1 << 20) as file, _UNPACKERS[packing](file) as unpacked:
             yield io.BufferedReader(_Unpacked(unpacked, path), 1 << 20) if packing else unpacked
     except (EOFError, OSError, zlib.error, *_damage()) as error:

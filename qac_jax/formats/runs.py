@@ -19,7 +19,7 @@ import numpy as np
 
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.bad_lines import BadLines, Place
-from qac_jax.formats.files import PARQUET, Piece, compression, raw_lines
+from qac_jax.formats.files import TABLES, Piece, compression, is_file, raw_lines
 from qac_jax.formats.identities import IdSet
 
 
@@ -152,12 +152,12 @@ def run_files(source: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _run_file(path: str) -> str:
-    if not os.path.isdir(path):
+    if is_file(path) or not os.path.isdir(path):
         if not os.path.exists(path):
             raise UserError(f"the run {path} does not exist; give a TREC run file")
         return path
     inside = sorted(
-        n for n in os.listdir(path) if n.endswith((".trec", ".run", ".trec.gz", PARQUET))
+        n for n in os.listdir(path) if n.endswith((".trec", ".run", ".trec.gz", *TABLES))
     )
     if len(inside) != 1:
         names = ", ".join(inside) or "none"
@@ -187,7 +187,7 @@ def _lines(path: str, bad: BadLines) -> Iterator[tuple[Place, str, str, float]]:
     """(place, query, passage, score); millions of lines, so nothing is done twice."""
     width, sign = 0, 1
     pick = itemgetter(0, 0, 0, 0)
-    table = compression(path) == PARQUET
+    table = compression(path) in TABLES
     for raw, number, _ in raw_lines(Piece(path)):
         place = Place(path, number)
         if table:

@@ -20,7 +20,7 @@ from qac_jax.artifacts import Artifact, Writer, arrays
 from qac_jax.errors import UserError
 from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines, BadRecord
-from qac_jax.formats.files import Line, expand, json_object, parsed, plain_name, string
+from qac_jax.formats.files import Line, expand, is_file, json_object, parsed, plain_name, string
 from qac_jax.formats.files import find as find_file
 from qac_jax.formats.identities import IdSet, repeated_id
 from qac_jax.formats.records import Records, write_records
@@ -125,12 +125,12 @@ def source(format: str, path: str) -> tuple[str, str]:
 
 def format_of(path: str) -> str:
     """BEIR's layout by its names, files of lines by the first one; the rest is read as folders."""
-    folder = os.path.isdir(path)
+    folder = os.path.isdir(path) and not is_file(path)
     if folder and find_file(path, "corpus.jsonl", "documents.jsonl"):
         return BEIR
     names = [n for n in os.listdir(path) if not n.startswith(".")] if folder else [path]
     pages = {suffix for page in PAGES.all().values() for suffix in page.suffixes if suffix}
-    page = folder or os.path.splitext(path)[1].lower() in pages and os.path.isfile(path)
+    page = folder or os.path.splitext(path)[1].lower() in pages and is_file(path)
     ends = _LINES if folder else (*_LINES, ".json")  # a folder's JSON files are documents
     lines = names and all(plain_name(name).lower().endswith(ends) for name in names)
     if lines or not page:

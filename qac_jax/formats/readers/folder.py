@@ -21,7 +21,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats import registry
 from qac_jax.formats.bad_lines import BadLines, Note, Skipped
 from qac_jax.formats.documents import Document, DocumentFormat, Pieces, Section, Shard
-from qac_jax.formats.files import LONGEST_LINE, share_out
+from qac_jax.formats.files import LONGEST_LINE, is_file, share_out
 
 
 BINARY, EMPTY, WORDLESS = "binary file", "empty file", "no text in it"
@@ -222,7 +222,7 @@ def _share(path: str, count: int | None, options: Mapping[str, str]) -> Pieces:
 
 def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
     columns = asked_columns(shard.options["columns"])
-    base = shard.path if os.path.isdir(shard.path) else os.path.dirname(shard.path)
+    base = os.path.dirname(shard.path) if is_file(shard.path) else shard.path
     if shard.index == 0:
         bad.skipped += _walked(shard.path)[1]
     for piece in shard.pieces:
@@ -250,8 +250,8 @@ def _suffix(path: str) -> str:
 def _walked(root: str) -> tuple[list[str], list[Skipped]]:
     """All files below a folder (or the one file) that are read, in the order of their paths, and
     what is not read."""
-    if not os.path.isdir(root):
-        if not os.path.isfile(root) or _suffix(root) not in _kinds():
+    if is_file(root) or not os.path.isdir(root):
+        if not is_file(root) or _suffix(root) not in _kinds():
             raise UserError(f"{root} is neither a folder nor a file of a kind that is read")
         return [root], []
     found: list[str] = []
@@ -264,8 +264,9 @@ def _walked(root: str) -> tuple[list[str], list[Skipped]]:
         skip(error.filename, "unreadable", error.strerror or "")
 
     for folder, folders, files in os.walk(root, onerror=unreadable):
-        inside, folders[:] = {*folders}, []
-        for name in sorted([*inside, *files]):
+        inside = {name for name in folders if not is_file(os.path.join(folder, name))}
+        names, folders[:] = sorted([*folders, *files]), []
+        for name in names:
             path = os.path.join(folder, name)
             if reason := _refused(path, os.path.relpath(path, root), name in inside):
                 skip(path, *reason)
@@ -293,7 +294,7 @@ def _refused(path: str, below: str, folder: bool) -> tuple[str, str] | None:
         if any(os.path.exists(os.path.join(path, n)) for n in (artifacts.COMMIT, CLAIM)):
             return "result of this program", ""
         return ("folder of a program", "") if name in _OF_PROGRAMS else None
-    if not os.path.isfile(path):
+    if not is_file(path):
         return "neither a file nor a folder", ""
     if _suffix(name) not in _kinds():
         return "other kind of file", _suffix(name)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from qac_jax.errors import UserError
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document, Section
-from qac_jax.formats.files import LONGEST_FILE, LONGEST_LINE, PARQUET, json_object, parsed
+from qac_jax.formats.files import LONGEST_FILE, LONGEST_LINE, TABLES, json_object, parsed
 from qac_jax.formats.readers.documents import IDS, TEXTS, TITLES
 from qac_jax.formats.readers.folder import ROLES, NotRead, PageFormat, Source, document
 
@@ -238,17 +238,17 @@ def _value(text: str) -> Any:
         return error
 
 
-def _read_parquet(source: Source) -> Iterator[Document]:
+def _read_table(source: Source) -> Iterator[Document]:
     bad = BadLines()
     rows = parsed(source.file, bad, lambda line: Row(line.place.line or 0, json_object(line.text)))
     try:
         yield from documents(source, rows)
     except UserError as error:  # damage, or the extra is missing
-        raise NotRead("Parquet that cannot be read", str(error)) from None
+        raise NotRead("a table that cannot be read", str(error)) from None
 
 
 PAGE_FORMATS = {
     "csv": PageFormat((".csv", ".tsv"), _read_csv),
     "jsonl": PageFormat((".jsonl", ".ndjson", ".json"), _read_json),
-    "parquet": PageFormat((PARQUET,), _read_parquet),
+    "parquet": PageFormat(TABLES, _read_table),
 }
