@@ -51,7 +51,7 @@ def _table(room: str, rows: Mapping[str, tuple[str, str]], group: str = "") -> d
 
 
 USE = {
-    "index": ("index:Index", "vectors → a ScaNN, FAISS or exact index; FOLDER --add DOCS → living"),
+    "index": ("index:Index", "FOLDER --add DOCS → an index; vectors → a ScaNN, FAISS or exact one"),
     "search": ("search:Search", "a question → its hits; queries and an index → a TREC run"),
     "serve": ("", "an index → an endpoint and a page that answer queries"),
     "run": ("", "a recipe (or grid) → its artefacts; finished stages are skipped"),
@@ -207,13 +207,13 @@ def _overview(everything: bool) -> str:
     more = "" if everything else "all verbs: qac help all\n"
     return f"""usage: qac VERB [flags]      (qac VERB --help for each)
 
-Dense retrieval with query-as-context, PAIR, AugTriever: documents to a tested retriever.
+Search a folder of documents by meaning, and train the retriever on them.
 
 {verbs}
 {more}flags of every stage: --out DIR, --seed N, --gin_file F …, --gin_search_paths P …,
 --gin.NAME=VALUE, --dry_run [--json], --overwrite. Flags beat --gin.X, which beats files.
 
-example: qac prepare --format python_docs --packages optax --out out/passages"""
+example: qac index out/live --add DOCUMENTS; qac search --index out/live"""
 
 
 def _named(table: Mapping[str, Verb], what: str, usage: str, arguments: list[str]) -> Verb | None:

@@ -66,6 +66,7 @@ class Bar:
         self.label, self.total, self.unit = label, total, unit
         self.count = 0
         self._skipped = 0
+        self._first: tuple[int, float] | None = None
         self._figures: dict[str, float] = {}
         self._stream = stream if stream is not None else sys.stderr
         terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -89,6 +90,7 @@ class Bar:
     def advance(self, count: int = 1, **figures: float) -> None:
         """`count` more items are done; `figures` are shown beside them."""
         self.count += count
+        self._first = self._first or (self.count, time.monotonic())
         self._figures.update(figures)
         if self._meter is not None:
             self._meter.update(self.count - self._meter.n)
@@ -97,15 +99,18 @@ class Bar:
             self._log()
 
     def state(self) -> str:
-        """Count, rate, ETA (or time taken) and figures."""
-        elapsed = max(time.monotonic() - self._start, 1e-9)
+        """Count, rate, ETA (or time taken) and figures. The ETA leaves out what came before the
+        first items were done, which is mostly compilation."""
+        now = time.monotonic()
+        elapsed = max(now - self._start, 1e-9)
         rate = (self.count - self._skipped) / elapsed
         parts = [f"{self.count:,} {self.unit}", f"{human(rate)}/s"]
         if self.total:
             share = min(self.count / self.total, 1.0)
             parts[0] = f"{self.count:,}/{self.total:,} {self.unit} ({share:.0%})"
-        if self.total and rate > 0 and self.count < self.total:
-            parts.append(f"ETA {human_seconds((self.total - self.count) / rate)}")
+        if self.total and self._first and self._first[0] < self.count < self.total:
+            pace = (now - self._first[1]) / (self.count - self._first[0])
+            parts.append(f"ETA {human_seconds(pace * (self.total - self.count))}")
         else:
             parts.append(f"in {human_seconds(elapsed)}")
         parts.extend(f"{name} {value:.4g}" for name, value in self._figures.items())

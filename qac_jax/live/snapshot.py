@@ -20,7 +20,7 @@ from qac_jax.live import filters
 from qac_jax.live.filters import Where
 from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
 from qac_jax.retrieval import fusion
-from qac_jax.retrieval.bm25 import information, top
+from qac_jax.retrieval.bm25 import WORD, information, top
 from qac_jax.retrieval.corpus import Hit, Hits
 from qac_jax.retrieval.hybrid import BM25, DENSE
 
@@ -212,11 +212,14 @@ class Snapshot:
 
     def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
         """BM25's score of a row, word by word: (the question's word, what it gives)."""
+        said: dict[str, str] = {}  # words as they stand in the question, of the index's words
         found: dict[str, float] = {}
-        for word in self.analyzer.words(question):
-            rows, gains = self._gains(word)
-            if len(here := np.flatnonzero(rows == row)):
-                found[word] = found.get(word, 0.0) + float(gains[here[0]])
+        for asked in WORD.findall(question.lower()):
+            for word in self.analyzer.words(asked):
+                rows, gains = self._gains(word)
+                if len(here := np.flatnonzero(rows == row)):
+                    shown = said.setdefault(word, asked)
+                    found[shown] = found.get(shown, 0.0) + float(gains[here[0]])
         return sorted(found.items(), key=lambda pair: -pair[1])
 
     def _gains(self, word: str) -> tuple[np.ndarray, np.ndarray]:

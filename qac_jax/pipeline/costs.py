@@ -287,8 +287,10 @@ def shown(
     if hours := found["hours"]:
         few = {name: f"{n:,.1f}" if n >= 0.1 else f"{n:.1g}" for name, n in hours.items()}
         each = ", ".join(f"{name} {n}" for name, n in few.items())
-        apart.append(f"hours of models on one device: {each}")
-    if found["core_hours"]:
+        said = "under three minutes of models on a GPU or TPU"
+        small = max(hours.values()) < 0.05
+        apart.append(said if small else f"hours of models on one device: {each}")
+    if found["core_hours"] >= 0.05:
         apart.append(f"hours of one core for all else: {found['core_hours']:,.1f}")
     if found["tokens_read"]:
         read, written = (progress.human(found[name]) for name in TOKENS)

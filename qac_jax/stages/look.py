@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qac_jax import artifacts, extras, progress
-from qac_jax.errors import plain
+from qac_jax.errors import UserError, plain
 from qac_jax.formats.records import Records
 from qac_jax.hub import names
 from qac_jax.text import sentences
@@ -86,16 +86,19 @@ def doctor() -> int:
         try:
             state, message = "ok", check.probe()
         except Exception as error:  # whatever fails is reported, and the other parts are tried
-            message = f"{type(error).__name__}: {error}".split("\n")[0]
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            message = f"{kind}{error}".split("\n")[0]
             state = "broken" if check.needed else "absent"
             broken += [check.name] if check.needed else []
-        remedy = "" if state == "ok" else f"\n{'':<28} -> {check.remedy}"
+        told = state == "ok" or check.remedy in message
+        remedy = "" if told else f"\n{'':<28} -> {check.remedy}"
         print(f"{state:<7} {check.name:<20} {message}{remedy}", flush=True)
     print(f"\nextras ({extras.remedy('NAME')}):")
     for name, packages in extras.listed().items():
         state = "ok" if all(packages.values()) else "no"
-        words = (f"{one} {version or '(not installed)'}" for one, version in packages.items())
-        print(f"{state:<7} {name:<20} {', '.join(words)}")
+        lacking = [one for one, version in packages.items() if not version]
+        words = lacking or [f"{one} {version}" for one, version in packages.items()]
+        print(f"{state:<7} {name:<20} {'lacks ' * bool(lacking)}{', '.join(words)}")
     print(f"\nbroken: {', '.join(broken)}" if broken else "\nall needed parts work")
     return 1 if broken else 0
 

@@ -1,5 +1,6 @@
 """The page of `qac serve` in a headless Chromium."""
 
+import base64
 import fcntl
 import json
 import os
@@ -15,6 +16,8 @@ import pytest
 import toy_live as toy
 import uvicorn
 
+from qac_jax.report.gathering import Content
+from qac_jax.report.render import html
 from qac_jax.serving import app
 from qac_jax.serving.engine import Engine
 
@@ -258,16 +261,33 @@ def test_every_width(browser: Browser, address: str, width: int, dark: bool) -> 
     assert (back == "rgb(21, 23, 26)") == dark
 
 
-def test_accessibility(browser: Browser, address: str) -> None:
-    """axe-core finds nothing."""
+def complaints_of_axe(browser: Browser) -> Any:
     package = pytest.importorskip("axe_core_python")
-    script = (Path(package.__path__[0]) / "axe.min.js").read_text()
+    browser.value(f"{(Path(package.__path__[0]) / 'axe.min.js').read_text()}; 0")
+    violations = "r => r.violations.map(v => [v.id, v.impact, v.nodes[0].html])"
+    return browser.value(f"axe.run().then({violations})")
+
+
+def test_accessibility(browser: Browser, address: str) -> None:
     for query, dark in (("?q=copper+lamp", True), ("?q=copper&mode=all", False)):
         browser.open(address + query, dark=dark)
         browser.until(f"{SHOWN} >= 3")
         if "all" not in query:
             click(browser, ".ask")
             browser.until("!!document.querySelector('.why ul')")
-        browser.value(f"{script}; 0")
-        violations = "r => r.violations.map(v => [v.id, v.impact, v.nodes[0].html])"
-        assert browser.value(f"axe.run().then({violations})") == []
+        assert complaints_of_axe(browser) == []
+
+
+def test_a_report_on_a_phone(browser: Browser) -> None:
+    """Tables scroll, the page does not."""
+    asked = {"test": {"count": 1200, "makers": "people", "filters": "not well-formed: 61"}}
+    content = Content(
+        "Stones", gin=f"a = '{'W' * 99}'", conclusion={"verdict": [], "questions": asked}
+    )
+    page = base64.b64encode(html(content).encode()).decode()
+    browser.open(f"data:text/html;base64,{page}", width=390)
+    browser.value("document.querySelectorAll('details').forEach(d => d.open = true)")
+    table = "document.querySelector('.scroll')"
+    assert browser.value(f"{table}.scrollWidth > {table}.clientWidth")
+    assert browser.value("document.documentElement.scrollWidth") <= 390
+    assert complaints_of_axe(browser) == []

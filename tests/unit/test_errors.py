@@ -1,6 +1,7 @@
 """How a command ends: an exit code, and one sentence for everything that its user can act on."""
 
 import errno
+import io
 import os
 import signal
 import subprocess
@@ -49,6 +50,21 @@ def test_terminal_escapes_are_printed_as_text(capsys):
     assert exit_code(lambda: raises(UserError(f"{escape} is not a file"))) == 2
     said = capsys.readouterr().err
     assert not set(said) & set("\x1b\x07\x9b") and said.count("\\u001b[31mred") == 2
+
+
+def test_what_is_left_is_told_without_the_first_items_which_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    bar = progress.Bar("embed", 10, stream=io.StringIO())
+    bar.skip(2)
+    now[0] = 100.0
+    bar.advance(2)
+    assert "ETA" not in bar.state()
+    now[0] = 103.0
+    bar.advance(3)
+    assert "7/10 items (70%)" in bar.state() and "ETA 0:03" in bar.state()
 
 
 def test_a_signal_that_a_library_swallows_ends_the_next_stage():
