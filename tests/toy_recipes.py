@@ -9,10 +9,7 @@ from qac_jax.pipeline import grid, recipe
 
 # Parameters without a default.
 NEEDED: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(
-        ("augtriever_adaptation", "augtriever_finetuning", "msmarco_beir"),
-        {"encoder": "out/encoder"},
-    )
+    **dict.fromkeys(("augtriever_adaptation", "msmarco_beir"), {"encoder": "out/encoder"})
 }
 RECIPES = [name for name, header in recipes.headers().items() if not header.grid]
 GRIDS = [name for name, header in recipes.headers().items() if header.grid]

@@ -166,13 +166,9 @@ def judged(
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged(Paper):
+class AugTriever(Paper):
     beir: bool = True
     questions: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
-class AugTriever(Judged):
     strategy: str = "random_crop"
     loss: str = "inbatch"
     published: str = ""
@@ -339,57 +335,6 @@ def _adapted(run: Any, p: Adaptation) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class OnMarco(Judged):
-    encoder: str = dataclasses.field(kw_only=True)
-    vocabulary: str = BERT
-    corpus: str = "data:msmarco"
-    train_queries: str = "data:msmarco/queries.jsonl"
-    train_qrels: str = "data:msmarco/qrels/train.tsv"
-    steps: int = 20_000
-    tied: bool = True  # False: --encoder has two towers
-
-
-def augtriever_finetuning(run: Run, p: OnMarco) -> None:
-    """AugTriever's fine-tuning on MS MARCO: 20,000 steps of InBatch, 1e-5, batches of 1,024.
-
-    Each query with its passage and one random passage; each epoch draws one of those stored for it.
-
-    Set: --encoder (a finished one); --data_dir, with msmarco/ in BEIR's layout (titles in it, as
-    RocketQA's corpus has them), qrels/train.tsv, and what augtriever_wiki lists for its metrics.
-    """
-    run.usual(skip_bad=p.skip_bad)
-    judged(run, _on_marco(run, p), beir=p.beir, questions=p.questions)
-
-
-def _on_marco(run: Run, p: OnMarco) -> Ref:
-    passages = run(Prepare, "passages", format="beir", documents=p.corpus, cut="none")
-    examples = run(
-        Tokenize,
-        "triples",
-        task="triples",
-        passages=passages,
-        queries=p.train_queries,
-        qrels=p.train_qrels,
-        tokenizer=p.vocabulary,
-        title="separate",
-        random_negatives=40,
-    )
-    return run(
-        Train,
-        "retriever",
-        INBATCH,
-        examples=examples,
-        init=p.encoder,
-        seed=p.seed,
-        kind="triples",
-        settings={"n_passages": 2},
-        lengths={"query": 192, "passages": 192},
-        steps=p.steps,
-        bind={**FURTHER, "encoders.DualEncoderConfig.tied": p.tied},
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class Row(AugTriever):
     on: str = "cc"  # or wiki
     corpus: str = ""
@@ -405,7 +350,11 @@ def augtriever_row(run: Run, p: Row) -> None:
     """A row of AugTriever's Tables 1, 3 and 6: an encoder of Common Crawl (--on wiki: of Wikipedia)
     or a finished one (--encoder), fine-tuned on MS MARCO where wanted, and its metrics.
 
-    Set: --data_dir, see augtriever_cc, augtriever_wiki and augtriever_finetuning.
+    Fine-tuning (--finetuned True) is 20,000 steps of InBatch, 1e-5, batches of 1,024: each query
+    with its passage and one random passage; each epoch draws one of those stored for it.
+
+    Set: --data_dir, see augtriever_cc and augtriever_wiki; for fine-tuning msmarco/ in BEIR's
+    layout (titles in it, as RocketQA's corpus has them) with qrels/train.tsv.
     """
     run.usual(skip_bad=p.skip_bad)
     encoder = p.encoder
@@ -419,9 +368,38 @@ def augtriever_row(run: Run, p: Row) -> None:
         )
     title = "space" if p.encoder and not p.finetuned else "marked"
     if p.finetuned:
-        encoder = _on_marco(run, OnMarco(encoder=encoder, seed=p.seed, tied=p.tied))
+        encoder = _on_marco(run, p, encoder)
     how = {"pooling": "" if p.finetuned else p.pooling, "bm25": p.bm25}
     judged(run, encoder, title=title, beir=p.beir, questions=p.questions, **how)
+
+
+def _on_marco(run: Run, p: Row, init: Ref) -> Ref:
+    of = "data:msmarco"
+    examples = run(
+        Tokenize,
+        "triples",
+        task="triples",
+        passages=run(Prepare, "passages", format="beir", documents=of, cut="none"),
+        queries=f"{of}/queries.jsonl",
+        qrels=f"{of}/qrels/train.tsv",
+        tokenizer=p.bert,
+        title="separate",
+        random_negatives=40,
+    )
+    own = {"tied": p.tied, "pooling": p.pooling or "mean"}
+    return run(
+        Train,
+        "retriever",
+        INBATCH,
+        examples=examples,
+        init=init,
+        seed=p.seed,
+        kind="triples",
+        settings={"n_passages": 2},
+        lengths={"query": 192, "passages": 192},
+        steps=20_000,
+        bind={**FURTHER, **{f"encoders.DualEncoderConfig.{name}": own[name] for name in own}},
+    )
 
 
 # Table 6: which rows a corpus has; by InBatch with pseudo-queries alone, by MoCo with half crops,

@@ -57,7 +57,6 @@ ROADS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     "dpr_msmarco": ([], DPR, ["metrics"]),
     "augtriever_cc": ([], (*EIGHT, "STRATEGY=hybrid_all"), ["beir", "table"]),
     "augtriever_wiki": ([], (*EIGHT, "STRATEGY=doc_anchor", "LOSS=moco"), ["beir", "table"]),
-    "augtriever_finetuning": ([], (*EIGHT, ENCODER), ["beir", "table"]),
     "augtriever_adaptation": ([], (*EIGHT, ENCODER), ["figures"]),
     "augtriever_row": (
         [],
