@@ -13,6 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Record, encode
 from qac_jax.live import convert
+from qac_jax.live.index import LiveIndex
+from qac_jax.live.snapshot import Snapshot
 from qac_jax.pipeline.inputs import Inputs
 from qac_jax.pipeline.stage import Ref, Stage, input, option
 
@@ -31,15 +34,21 @@ from qac_jax.pipeline.stage import Ref, Stage, input, option
 _BATCH, _ASKED, _K = 256, 50, 10
 # The share of hits that must be among the exact top k: approximate indexes lose a few.
 _LEAST = 0.9
+BM25 = "bm25"  # sparse vectors
+Words = dict[int, float]
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
 class Row:
-    """A passage, its vector, and a hash of both by which a row that is there already is known."""
+    """A passage, its vector, maybe BM25's scores of its words (`Snapshot.weights`), and a hash of
+    all by which a row that is there already is known."""
 
-    def __init__(self, record: Record, vector: np.ndarray):
+    def __init__(self, record: Record, vector: np.ndarray, words: Words | None):
+        # Databases refuse an empty vector; no word has this number.
+        self.sparse: dict[str, Words] = {} if words is None else {BM25: words or {1: 1e-9}}
         self.record, self.vector, self.id = record, vector.tolist(), str(record["_id"])
-        self.sum = hashlib.sha256(encode(record) + vector.tobytes()).hexdigest()[:32]
+        whole = encode(record) + vector.tobytes() + (repr(words).encode() if self.sparse else b"")
+        self.sum = hashlib.sha256(whole).hexdigest()[:32]
 
     @property
     def metadata(self) -> Record:
@@ -65,7 +74,7 @@ class Database(Protocol):
 
     def count(self) -> int: ...
 
-    def nearest(self, vector: list[float], k: int) -> list[str]: ...
+    def nearest(self, vector: list[float] | Words, k: int) -> list[str]: ...
 
     def close(self) -> None: ...
 
@@ -73,7 +82,7 @@ class Database(Protocol):
 class Qdrant:
     """An address, or, in tests, the folder of the client's local mode."""
 
-    def __init__(self, place: str, name: str, width: int):
+    def __init__(self, place: str, name: str, width: int, words: bool):
         library = extras.load("qdrant_client", "qdrant", "Qdrant")
         self._models, self._name = library.models, name
         where = {"url": place} if "://" in place else {"path": place}
@@ -81,7 +90,8 @@ class Qdrant:
         if not self._client.collection_exists(name):
             models = library.models
             vectors = models.VectorParams(size=width, distance=models.Distance.DOT)
-            self._client.create_collection(name, vectors_config=vectors)
+            sparse = {BM25: models.SparseVectorParams()} if words else None
+            self._client.create_collection(name, vectors, sparse)
 
     def _key(self, name: str) -> str:
         """Qdrant's ids are numbers or UUIDs."""
@@ -94,8 +104,13 @@ class Qdrant:
 
     def write(self, rows: Sequence[Row]) -> None:
         made = self._models.PointStruct
-        points = [made(id=self._key(r.id), vector=r.vector, payload=r.fields) for r in rows]
+        points = [made(id=self._key(r.id), vector={"": r.vector}, payload=r.fields) for r in rows]
+        for point, row in zip(points, rows, strict=True):
+            point.vector |= {name: self._sparse(words) for name, words in row.sparse.items()}
         self._client.upsert(self._name, points, wait=True)
+
+    def _sparse(self, words: Words) -> Any:
+        return self._models.SparseVector(indices=[*words], values=[*words.values()])
 
     def finish(self) -> None:
         pass
@@ -103,8 +118,11 @@ class Qdrant:
     def count(self) -> int:
         return int(self._client.count(self._name, exact=True).count)
 
-    def nearest(self, vector: list[float], k: int) -> list[str]:
-        found = self._client.query_points(self._name, vector, limit=k, with_payload=["id"])
+    def nearest(self, vector: list[float] | Words, k: int) -> list[str]:
+        by: dict[str, Any] = {"query": vector}
+        if isinstance(vector, dict):
+            by = {"query": self._sparse(vector), "using": BM25}
+        found = self._client.query_points(self._name, **by, limit=k, with_payload=["id"])
         return [point.payload["id"] for point in found.points]
 
     def close(self) -> None:
@@ -114,7 +132,7 @@ class Qdrant:
 class Pgvector:
     """A table of PostgreSQL with the extension pgvector; libpq reads passwords (PGPASSWORD)."""
 
-    def __init__(self, place: str, name: str, width: int):
+    def __init__(self, place: str, name: str, width: int, words: bool):
         library = extras.load("psycopg", "pgvector", "PostgreSQL")
         self._name, self._connection = name, library.connect(place, autocommit=True)
         self._run("CREATE EXTENSION IF NOT EXISTS vector")
@@ -164,22 +182,30 @@ class Pgvector:
 class Milvus:
     """An address, or, in tests, the file of Milvus Lite."""
 
-    def __init__(self, place: str, name: str, width: int):
+    def __init__(self, place: str, name: str, width: int, words: bool):
         library = extras.load("pymilvus", "milvus", "Milvus")
         self._name = name
         self._client = library.MilvusClient(place, token=os.environ.get("MILVUS_TOKEN", ""))
         if not self._client.has_collection(name):
+            types, schema = library.DataType, self._client.create_schema(enable_dynamic_field=True)
+            schema.add_field("id", types.VARCHAR, is_primary=True, max_length=2048)
+            schema.add_field("embedding", types.FLOAT_VECTOR, dim=width)
+            indexes = self._client.prepare_index_params()
+            indexes.add_index("embedding", "AUTOINDEX", metric_type="IP")
+            if words:
+                schema.add_field(BM25, types.SPARSE_FLOAT_VECTOR)
+                indexes.add_index(BM25, "SPARSE_INVERTED_INDEX", metric_type="IP")
             self._client.create_collection(
-                name, dimension=width, primary_field_name="id", id_type="string", max_length=2048,
-                vector_field_name="embedding", metric_type="IP", consistency_level="Strong",
-            )  # fmt: skip
+                name, schema=schema, index_params=indexes, consistency_level="Strong"
+            )
 
     def known(self, ids: Sequence[str]) -> dict[str, str]:
         found = self._client.get(self._name, [*ids], output_fields=["sum"])
         return {row["id"]: row["sum"] for row in found}
 
     def write(self, rows: Sequence[Row]) -> None:
-        self._client.upsert(self._name, [{**row.fields, "embedding": row.vector} for row in rows])
+        fields = [{**row.fields, **row.sparse, "embedding": row.vector} for row in rows]
+        self._client.upsert(self._name, fields)
 
     def finish(self) -> None:
         self._client.flush(self._name)
@@ -188,8 +214,9 @@ class Milvus:
         found = self._client.query(self._name, "", output_fields=["count(*)"])
         return int(found[0]["count(*)"])
 
-    def nearest(self, vector: list[float], k: int) -> list[str]:
-        found = self._client.search(self._name, [vector], limit=k)
+    def nearest(self, vector: list[float] | Words, k: int) -> list[str]:
+        field = BM25 if isinstance(vector, dict) else "embedding"
+        found = self._client.search(self._name, [vector], anns_field=field, limit=k)
         return [hit["id"] for hit in found[0]]
 
     def close(self) -> None:
@@ -199,7 +226,7 @@ class Milvus:
 class Elasticsearch:
     """An index behind an address, by its REST API."""
 
-    def __init__(self, place: str, name: str, width: int):
+    def __init__(self, place: str, name: str, width: int, words: bool):
         self._base = f"{place.rstrip('/')}/{name}"
         vector = {"type": "dense_vector", "dims": width, "similarity": "max_inner_product"}
         fields = {"title": {"type": "text"}, "text": {"type": "text"}, "embedding": vector}
@@ -280,6 +307,7 @@ class ExportRows(Stage):
     )
     to: str = option("", "qdrant:, pgvector:, milvus: or elasticsearch: and a server's address")
     table: str = option("passages", "table, collection or index; made where there is none")
+    bm25: bool = option(False, "of a living index, to Qdrant or Milvus: sparse vectors of BM25 too")
 
     def check(self) -> None:
         super().check()
@@ -291,6 +319,8 @@ class ExportRows(Stage):
                 f"--to {self.to!r} is a file, and only --out is written to; give a server's "
                 f"address, such as {kind}:http://localhost:6333"
             )
+        if self.bm25 and kind not in ("milvus", "qdrant"):
+            raise UserError("--bm25 is for Qdrant and Milvus; leave it out: others search texts")
         if not _NAME.fullmatch(self.table):
             raise UserError(f"--table {self.table!r}; give a-z, 0-9 and _, at most 48, a-z first")
         if urllib.parse.urlsplit(place).password or "password" in place:
@@ -299,12 +329,13 @@ class ExportRows(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         kind, _, place = self.to.partition(":")
         source = inputs.artifact("rows")
-        blocks = _blocks(source)
+        words = LiveIndex(source.path).snapshot if self.bm25 else None
+        blocks = _blocks(source, words)
         first = next(blocks, None)
         if first is None:
             raise UserError(f"{source.path} has no passages; add some first")
         try:
-            opened = DATABASES[kind](place, self.table, len(first[0].vector))
+            opened = DATABASES[kind](place, self.table, len(first[0].vector), self.bm25)
             with contextlib.closing(opened) as database:
                 written = 0
                 with progress.Bar("export", total=source.count, unit="passages") as bar:
@@ -317,6 +348,7 @@ class ExportRows(Stage):
                         bar.advance(len(rows))
                 database.finish()
                 there, share = database.count(), _right(database, source, out.count)
+                share = min(share, _right_words(database, words) if words else 1)
         except UserError:
             raise
         except Exception as error:  # each client has its own
@@ -340,15 +372,15 @@ class ExportRows(Stage):
         out.write_text("export.json", json.dumps({"rows": there, "right": share}) + "\n")
 
 
-def _blocks(source: Any) -> Iterator[list[Row]]:
+def _blocks(source: Any, words: Snapshot | None = None) -> Iterator[list[Row]]:
+    weights = words.weights() if words else itertools.repeat(None)
     for records, vectors in convert.rows(source):
         if vectors is None:
             raise UserError(f"{source.path} keeps no vectors as they are; give its vectors")
         for start in range(0, len(records), _BATCH):
-            some = zip(
-                records[start : start + _BATCH], vectors[start : start + _BATCH], strict=True
-            )
-            yield [Row(record, np.ascontiguousarray(vector, "<f4")) for record, vector in some]
+            some = slice(start, start + _BATCH)
+            rows = zip(records[some], np.ascontiguousarray(vectors[some], "<f4"), weights)  # noqa: B905
+            yield [Row(*row) for row in rows]
 
 
 def _right(database: Database, source: Any, count: int) -> float:
@@ -374,3 +406,17 @@ def _right(database: Database, source: Any, count: int) -> float:
             scores += [(n, float(products[n, column])) for n in wanted.get(row.id, ())]
     least = best[:, -1] - 1e-4 * np.abs(best).max()
     return sum(score >= least[number] for number, score in scores) / (k * len(asked))
+
+
+def _right_words(database: Database, known: Snapshot) -> float:
+    """The same of BM25's scores, of searches by the first words of some passages."""
+    places = np.flatnonzero(known.alive)[:: -(-len(known) // _ASKED)]
+    shares = []
+    for record in known.records(places.tolist()):
+        question = record["text"][:60]
+        scores, words = known.bm25(question), known.analyzer.words(question)
+        asked = {zlib.crc32(word.encode()): float(words.count(word)) for word in words}
+        if best := sorted(scores[scores > 0].tolist())[-_K:]:
+            rows = known.rows_of(database.nearest(asked, len(best)))
+            shares.append(np.sum(scores[rows] >= best[0] - 1e-4 * best[-1]) / len(best))
+    return float(np.mean(shares or [1]))

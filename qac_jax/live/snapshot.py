@@ -8,10 +8,12 @@ import functools
 import hashlib
 import json
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from qac_jax.errors import UserError, shown
 from qac_jax.errors import nearest as nearest_name
@@ -209,6 +211,18 @@ class Snapshot:
             rows, gains = self._gains(word)
             total[rows] += gains
         return total
+
+    def weights(self) -> Iterator[dict[int, float]]:
+        """Of each passage that is not deleted BM25's scores, by the CRC-32 of their words."""
+        parts = []
+        for (word,) in self.store.read("SELECT DISTINCT word FROM words WHERE word != ?", LENGTH):
+            rows, gains = self._scored(*self._counts(word))
+            parts.append((gains, rows, np.full(len(rows), zlib.crc32(word.encode()))))
+        gains, rows, numbers = map(np.concatenate, zip(*parts, strict=True))
+        every = csr_array((gains, (rows, numbers)), shape=(self.rows, 1 << 32))
+        for row in np.flatnonzero(self.alive):
+            mine = slice(*every.indptr[row : row + 2])
+            yield dict(zip(every.indices[mine].tolist(), every.data[mine].tolist(), strict=True))
 
     def by_word(self, question: str, row: int) -> list[tuple[str, float]]:
         """BM25's score of a row, word by word: (the question's word, what it gives)."""

@@ -4,6 +4,7 @@ Qdrant and Milvus are their clients' local modes, PostgreSQL with pgvector a ser
 named, and Elasticsearch a stand-in that speaks the part of its REST API that is used.
 """
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -22,6 +23,7 @@ from qac_jax.errors import UserError
 from qac_jax.exporting import databases
 from qac_jax.exporting.databases import DATABASES, ExportRows, Row
 from qac_jax.live.index import LiveIndex
+from qac_jax.live.snapshot import Snapshot
 from qac_jax.pipeline import stage
 
 
@@ -96,11 +98,16 @@ def _needs(module: str) -> Any:
     return pytest.mark.skipif(missing, reason=f"needs {module}")
 
 
+SPARSE = [
+    pytest.param("qdrant", marks=_needs("qdrant_client")),
+    pytest.param("milvus", marks=_needs("milvus_lite")),
+]
+
+
 @pytest.fixture(
     params=[
         "elasticsearch",
-        pytest.param("qdrant", marks=_needs("qdrant_client")),
-        pytest.param("milvus", marks=_needs("milvus_lite")),
+        *SPARSE,
         pytest.param("pgvector", marks=pytest.mark.skipif(not SERVER, reason="needs a server")),
     ]
 )
@@ -181,6 +188,18 @@ def test_wrong_vectors_are_noticed(
         stage.execute(how, tmp_path / "out")
 
 
+@pytest.mark.parametrize("to", SPARSE, indirect=True)
+def test_sparse_vectors_are_bm25s(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = toy_live.live(tmp_path / "live", [*toy_live.records(300), {"_id": "x", "text": "."}])
+    live.delete(["d6"])
+    how = ExportRows(rows=str(tmp_path / "live"), to=to, table="good", bm25=True)
+    assert stage.execute(how, tmp_path / "out").info["right"] == 1.0
+    weights = Snapshot.weights
+    monkeypatch.setattr(Snapshot, "weights", lambda known: reversed([*weights(known)]))
+    with pytest.raises(UserError, match="are among the exact top 10"):
+        stage.execute(dataclasses.replace(how, table="bad"), tmp_path / "bad")
+
+
 @pytest.mark.parametrize(
     ("to", "table", "said"),
     [
@@ -196,3 +215,5 @@ def test_wrong_vectors_are_noticed(
 def test_refusals(to: str, table: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         ExportRows(rows="x", to=to, table=table).check()
+    with pytest.raises(UserError, match="--bm25 is for Qdrant and Milvus"):
+        ExportRows(rows="x", to="pgvector:host=x", bm25=True).check()
