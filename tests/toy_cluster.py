@@ -1,18 +1,25 @@
-"""A stage of slow shards for the tests on a cluster of three nodes, and the driver of one."""
+"""For the tests on a cluster of three nodes: a stage of slow shards, and work of any stage that
+waits in the middle of it, so that its node or its driver can be lost."""
 
+import contextlib
 import dataclasses
+import functools
 import os
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
 
 from qac_jax import progress
 from qac_jax.artifacts import Writer
-from qac_jax.pipeline import engines, sharding, stage
-from qac_jax.pipeline.engines import Engine, Loaded
+from qac_jax.artifacts.writing import ApartWriter
+from qac_jax.pipeline import engines, sharding
+from qac_jax.pipeline.engines import Loaded
 from qac_jax.pipeline.sharding import ShardFile, Workers
 from qac_jax.pipeline.stage import Inputs, Stage, option
+from qac_jax.retrieval import search
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +30,6 @@ class Squares(Stage):
     KIND: ClassVar[str] = "squares"
 
     count: int = option(9, "shards")
-    by_tasks: bool = option(False, "as work for many cores", affects_result=False)
     seconds: float = option(0.0, "how long each takes", affects_result=False)
     slow: str = option("", "on this node it takes ten times as long", affects_result=False)
     trace: str = option("", "folder", affects_result=False)
@@ -31,13 +37,7 @@ class Squares(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         shards = [ShardFile(f"squares-{n}.txt", 1, (n, self)) for n in range(self.count)]
 
-        def write(shard: ShardFile, bar: progress.Bar) -> dict[str, Any]:
-            return square(shard.job, os.fspath(out.part(shard.name)))
-
-        if self.by_tasks:
-            sharding.pooled(out, shards, square, Workers(1), "square")
-        else:
-            sharding.sharded(out, shards, lambda: Loaded(write), "square", "shards")
+        sharding.pooled(out, shards, square, Workers(1), "square")
         out.count = self.count
 
 
@@ -60,7 +60,76 @@ def begun(trace: Path) -> list[tuple[int, str]]:
     return [(int(p.name.split("-")[0]), p.read_text()) for p in trace.iterdir()]
 
 
-if __name__ == "__main__":
-    address, out, trace = sys.argv[1:]
-    with engines.use(Engine(address)):
-        stage.execute(Squares(seconds=0.7, by_tasks=True, trace=trace), out)
+class Mark(NamedTuple):
+    """A file that is written and of which the driver was not told yet."""
+
+    job: str
+    node: str
+    process: str
+    name: str
+
+
+def marks(trace: Path) -> list[Mark]:
+    return [Mark(*path.name.split()) for path in trace.glob("* * * *")]
+
+
+def marked(file: str | Path, trace: Path) -> str:
+    return os.path.relpath(file, trace.parent).replace("/", "|")
+
+
+def wait(out: Writer, name: str) -> None:
+    """The first file of all is told of at once; the others wait until the test lets them go."""
+    import ray
+
+    trace = next(p / "trace" for p in Path(out.path).parents if (p / "trace").is_dir())
+    context, file = ray.get_runtime_context(), Path(out.path, name)
+    with contextlib.suppress(FileExistsError), open(trace / "first", "x") as first:
+        first.write(os.fspath(file))
+        return
+    mark = (context.get_job_id(), context.get_node_id(), str(os.getpid()), marked(file, trace))
+    (trace / " ".join(mark)).touch()
+    while not (trace / "go").exists():
+        time.sleep(0.05)
+
+
+def make_wait(patch: pytest.MonkeyPatch) -> None:
+    """Shards that this driver sends wait when they are written, and searches of a grid's cells
+    after a part of their queries."""
+    patch.setattr(engines, "_one", _one)
+    patch.setattr(engines, "_Actor", _Actor)
+    patch.setattr(engines, "_called", _called)
+
+
+def _one(here: str, out: ApartWriter, shard: ShardFile, function: Callable[..., Any]) -> Any:
+    def write(job: Any, path: str) -> Any:
+        facts = function(job, path)
+        wait(out, shard.name)
+        return facts
+
+    return engines._one(here, out, shard, write)
+
+
+class _Actor(engines._Actor):
+    @functools.cached_property
+    def _loaded(self) -> tuple[ApartWriter, Loaded]:
+        out, loaded = super()._loaded
+
+        def work(shard: ShardFile, bar: progress.Bar) -> Any:
+            facts = loaded.work(shard, bar)
+            wait(out, shard.name)
+            return facts
+
+        return out, loaded._replace(work=work)
+
+
+def _called(here: str, function: Callable[..., Any], *given: Any) -> Any:
+    def keep(out: Writer, shard: ShardFile, facts: Any) -> None:
+        kept(out, shard, facts)
+        if shard.name.endswith(".trec"):
+            wait(out, shard.name)
+
+    kept = sharding._keep
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "TOGETHER", 2)
+        patch.setattr(sharding, "_keep", keep)
+        return engines._called(here, function, *given)

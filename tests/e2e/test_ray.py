@@ -1,25 +1,25 @@
 """Shards that Ray makes on three nodes, here on loopback: the bytes are those of one process, also
-where nodes and the driver are lost."""
+where the driver and a node are lost. As a program, the driver that a test kills."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
+import psutil
 import pytest
 import test_grid_run
 import toy_cluster
 import toy_generation
 import toy_retrieval
-from toy_cluster import Squares, begun
+from toy_cluster import Mark, Squares, begun, marked, marks
 
-from qac_jax import cli
+from qac_jax import artifacts, cli
 from qac_jax.artifacts import Artifact
 from qac_jax.errors import UserError
 from qac_jax.pipeline import engines
@@ -90,6 +90,8 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     toy_retrieval.save_cross_encoder(folder / "reranker")
     toy_generation.save_generator(folder / "t5")
     toy_retrieval.save_encoder(folder / "encoder")
+    for name, text in test_grid_run.FILES.items():
+        (folder / f"{name}.gin").write_text(text)
     return folder
 
 
@@ -122,42 +124,79 @@ VERBS: dict[str, tuple[type[Stage], dict[str, str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_the_bytes_are_those_of_one_process(name, ray, road, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(search, "TOGETHER", 2)
-    monkeypatch.setattr(search_stage, "_PAIRS", 10)
-    monkeypatch.setattr(mine_stage, "_LABELLED", 2)
-    monkeypatch.setattr(mine_stage, "_MINED", 2)
+def make(name: str, road: Path, out: Path, engine: str) -> None:
+    """A verb's artefact, or a grid."""
+    if name == "grid":
+        words = [f"--gin_search_paths={road}", f"--data_dir={road / 'data'}", f"--engine={engine}"]
+        words = [str(road / "grid.gin"), "--gin_modules=test_grid_run", *words, f"--out={out}"]
+        assert cli.main(["run", *words]) == 0
+        return
     cls, inputs, settings = VERBS[name]
-    made = cls.make(**places(road, **inputs), **settings)
-    with engines.use(Engine()):
-        whole = execute(made, tmp_path / "whole")
-    found = execute(made, tmp_path / "out")
-    found.verify()
-    assert found.identity == whole.identity
-    assert _hashes(found) == _hashes(whole)
-    assert sorted(p.name for p in found.path.iterdir()) == sorted(
-        p.name for p in whole.path.iterdir()
-    )
+    with engines.use(Engine(engine)):
+        execute(cls.make(**places(road, **inputs), **settings), out)
 
 
-def test_a_grid_is_that_of_one_process(ray, tmp_path) -> None:
-    toy_retrieval.write_collection(tmp_path / "data", 40, 12)
-    for name, text in test_grid_run.FILES.items():
-        (tmp_path / f"{name}.gin").write_text(text)
-    words = [f"--gin_search_paths={tmp_path}", f"--data_dir={tmp_path / 'data'}"]
-    words = ["run", str(tmp_path / "grid.gin"), "--gin_modules=test_grid_run", *words]
-    for engine in (ray.engine, "local"):
-        assert cli.main([*words, f"--engine={engine}", f"--out={tmp_path / engine[:5]}"]) == 0
-    whole, found = tmp_path / "local", tmp_path / ray.engine[:5]
-    assert (found / "summary.json").read_text() == (whole / "summary.json").read_text()
-    for run in whole.glob("*/seed_0/run/run.trec"):
-        assert (found / run.relative_to(whole)).read_bytes() == run.read_bytes()
+def contents(folder: Path) -> dict[str, Any]:
+    """Of every artefact below a folder what it is, its files' hashes and all files' names."""
+    found = {}
+    for record in folder.rglob("artifact.json"):
+        one, names = artifacts.load(record.parent), sorted(p.name for p in record.parent.iterdir())
+        one.verify()
+        hashes = {n: e["sha256"] for n, e in one.files.items() if not n.startswith("texts/")}
+        found[str(record.relative_to(folder))] = one.identity, hashes, names
+    return found
 
 
-def _hashes(artifact: Artifact) -> dict[str, str]:
-    files = artifact.files.items()
-    return {name: entry["sha256"] for name, entry in files if not name.startswith("texts/")}
+def many_shards(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(search, "TOGETHER", 2)
+    patch.setattr(search_stage, "_PAIRS", 10)
+    patch.setattr(mine_stage, "_LABELLED", 2)
+    patch.setattr(mine_stage, "_MINED", 2)
+
+
+@pytest.mark.parametrize("name", [*VERBS, "grid"])
+def test_the_bytes_are_those_of_one_process(name, nodes, ray, road, tmp_path, monkeypatch) -> None:
+    """The driver is killed when a shard is done and others are in work, and started again; then a
+    node is killed that has one in work. What was done is not made again."""
+    many_shards(monkeypatch)
+    make(name, road, tmp_path / "whole", "local")
+    (trace := tmp_path / "trace").mkdir()
+    words = (__file__, ray.engine, name, road, tmp_path / "out")
+    driver = subprocess.Popen([sys.executable, *map(str, words)])
+    first = trace / "first"
+    try:
+        eventually(lambda: marks(trace) and first.exists(), "nothing in work")
+        eventually(Path(first.read_text()).exists, "nothing done")
+    finally:
+        driver.kill()
+        driver.wait()
+    before = {*marks(trace)}
+    ended(before)
+    lost = []
+
+    def kill() -> None:
+        def in_work() -> list[Mark]:
+            jobs = {mark.job for mark in before}
+            return [m for m in marks(trace) if m.node in nodes.added and m.job not in jobs]
+
+        eventually(in_work, "nothing in work again")
+        lost.append(in_work()[0])
+        nodes.lose(lost[0].node)
+        ended(lost)
+        (trace / "go").touch()
+
+    toy_cluster.make_wait(monkeypatch)
+    killer = threading.Thread(target=kill)
+    killer.start()
+    make(name, road, tmp_path / "out", ray.engine)
+    killer.join()
+    back = nodes.add()
+    nodes.added[back.node_id] = back
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    again = {m.name for m in marks(trace) if m not in before and m != lost[0]}
+    assert marked(first.read_text(), trace) not in again
+    # A grid's stage goes on after what was done of it.
+    assert (lost[0].name in again) == (name != "grid")
 
 
 def eventually(is_so: Callable[[], Any], what: str) -> None:
@@ -165,6 +204,10 @@ def eventually(is_so: Callable[[], Any], what: str) -> None:
     while not is_so():
         assert time.monotonic() < ends, what
         time.sleep(0.05)
+
+
+def ended(of: Iterable[Mark]) -> None:
+    eventually(lambda: not any(psutil.pid_exists(int(m.process)) for m in of), "not ended")
 
 
 def squares(**settings: Any) -> dict[str, str]:
@@ -176,68 +219,33 @@ def read(found: Artifact) -> dict[str, str]:
     return {name: found.file(name).read_text() for name in found.files}
 
 
-@pytest.mark.parametrize("by_tasks", [False, True])
-def test_a_node_is_killed(by_tasks, nodes, ray, tmp_path) -> None:
-    """Its shards are made by the others; a node that joins later works with them."""
-    (trace := tmp_path / "trace").mkdir()
-    lost = []
-
-    def kill() -> None:
-        eventually(lambda: {node for _, node in begun(trace)} & {*nodes.added}, "nothing begun")
-        lost.extend([node for _, node in begun(trace) if node in nodes.added][:1])
-        nodes.lose(lost[0])
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    made = Squares(count=6, seconds=3.0, by_tasks=by_tasks, trace=str(trace))
-    assert read(execute(made, tmp_path / "out")) == squares(count=6)
-    killer.join()
-    numbers = [number for number, _ in begun(trace)]
-    assert len(numbers) > len(set(numbers)) == 6, "no shard was in work on the lost node"
-    back = nodes.add()
-    nodes.added[back.node_id] = back
-
-
 def test_a_slow_node_gets_fewer_shards(nodes, ray, tmp_path) -> None:
     (trace := tmp_path / "trace").mkdir()
     slow = next(iter(nodes.added))
-    made = Squares(count=16, seconds=0.3, slow=slow, by_tasks=True, trace=str(trace))
+    made = Squares(count=16, seconds=0.3, slow=slow, trace=str(trace))
     assert read(execute(made, tmp_path / "out")) == squares(count=16)
     of_slow = [number for number, node in begun(trace) if node == slow]
     assert len(of_slow) <= 4
 
 
-def test_the_driver_is_killed_and_started_again(nodes, ray, tmp_path) -> None:
-    (trace := tmp_path / "trace").mkdir()
-    out = tmp_path / "out"
-    words = [toy_cluster.__file__, ray.engine, out, trace]
-    driver = subprocess.Popen([sys.executable, *map(str, words)])
-
-    def kept() -> set[str]:
-        return {path.name for path in out.glob("squares-*.txt")}
-
-    eventually(lambda: len(kept()) >= 2, "nothing finished")
-    driver.send_signal(signal.SIGKILL)
-    driver.wait()
-    before, marks = kept(), {path.name for path in trace.iterdir()}
-    assert len(before) < 9
-    time.sleep(2.0)  # Ray ends what the driver had in work
-    found = execute(Squares(by_tasks=True, trace=str(trace)), out)
-    assert read(found) == squares()
-    again = {p.name.split("-")[0] for p in trace.iterdir() if p.name not in marks}
-    assert not {f"squares-{number}.txt" for number in again} & before
-    assert not (out / ".scratch").exists()
-
-
-def test_what_is_wrong_is_said_in_a_sentence(ray, tmp_path, capsys) -> None:
+def test_what_is_wrong_is_said_in_a_sentence(ray, road, tmp_path, capsys) -> None:
+    made = Search(**places(road, index="bm25", queries=QUERIES))
     with pytest.raises(UserError, match="no node of the cluster has GPU=8"):
         with engines.use(Engine(ray.engine, resources="GPU=8")):
-            execute(Squares(), tmp_path / "out")
+            execute(made, tmp_path / "out")
     with pytest.raises(UserError, match="is not NAME=NUMBER"):
         with engines.use(Engine(ray.engine, resources="GPU")):
-            execute(Squares(), tmp_path / "out")
+            execute(made, tmp_path / "out")
     (bad := tmp_path / "bad.jsonl").write_text("no JSON\n")
     words = ["prepare", f"--documents={bad}", "--format=jsonl", f"--engine={ray.engine}"]
     assert cli.main([*words, f"--out={tmp_path / 'passages'}"]) == 2
     said = capsys.readouterr().err
     assert "bad.jsonl:1: " in said and "--skip_bad" in said
+
+
+if __name__ == "__main__":
+    with pytest.MonkeyPatch.context() as patched:
+        many_shards(patched)
+        toy_cluster.make_wait(patched)
+        address, verb, given, to = sys.argv[1:]
+        make(verb, Path(given), Path(to), address)
