@@ -7,7 +7,16 @@ from typing import Any
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
-from qac_jax.recipes.finetuning import ASKING, RATE, SMALL, Finetuning, Task, judged, two_rounds
+from qac_jax.recipes.finetuning import (
+    ASKING,
+    RATE,
+    SMALL,
+    WORDS,
+    Finetuning,
+    Task,
+    judged,
+    two_rounds,
+)
 from qac_jax.stages.evaluate import Evaluate
 from qac_jax.stages.generate import Generate
 from qac_jax.stages.index import Bm25
@@ -26,13 +35,16 @@ class Cell:
     objective: str = "cotmae"
     contexts: str = "passage_query"
     pretraining: bool = True
+    start: str = ""
     generator: str = "shipped:qgen"
     queries: int = 5
     samples: int = 4
+    top_p: float = 0.8
     round_trip: int = 10
     mlm_steps: int = 1000
     pretraining_steps: int = 300
     finetuning_steps: int = 300
+    rate: float = 1e-3
     negatives_2: str = "mined+bm25"
     seed: int = 0
 
@@ -41,29 +53,33 @@ def claim_cell(run: Run, p: Cell) -> None:
     """One cell of the first claim: does an encoder that was pre-trained with queries retrieve
     better?
 
-    A small BERT, with or without further pre-training on the collection's passages, is fine-tuned
-    to retrievers 1 and 2 on the training questions; both are judged on the test questions.
+    A small BERT, or --start, with or without further pre-training on the collection's passages, is
+    fine-tuned to retrievers 1 and 2 on the training questions; both are judged on the test
+    questions.
 
     Set: --data_dir, a folder in BEIR's layout with documents.jsonl, qrels/train.tsv,
     qrels/test.tsv.
-    Commonly overridden: --mlm_steps, --generator, --queries; --objective cocondenser, retromae,
-    dupmae; --contexts passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm
-    (RetroMAE's and DupMAE's); --pretraining False.
+    Commonly overridden: --mlm_steps, --generator, --queries; --start shipped:minilm --rate 5e-5
+    (an encoder that knows language); --objective cocondenser, retromae, dupmae; --contexts
+    passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm (RetroMAE's and
+    DupMAE's); --pretraining False.
     """
     passages = run(Prepare, "passages", format="beir", documents=run.data)
     questions = run(Collect, "questions", collection=run.data, passages=passages, train="judged")
     train, test = judged(questions, "train"), judged(questions, "test")
-    task = Task(passages, train, test, passage_length=_TOKENS, depth=100)
-    words = run(Tokenize, "words", task="mlm", passages=passages)
+    task = Task(passages, train, test, p.start or WORDS, passage_length=_TOKENS, depth=100)
+    words = run(Tokenize, "words", task="mlm", passages=passages, tokenizer=task.vocabulary)
     reading = {"examples": words, "lengths": {"tokens": _TOKENS}}
-    encoder = run(Train, "base", "objectives/mlm.gin", SMALL, **reading, steps=p.mlm_steps)
-    contexts = asked(run, p, passages, max_input=192, max_tokens=32)
+    encoder = p.start
+    if not p.start:
+        encoder = run(Train, "base", "objectives/mlm.gin", SMALL, **reading, steps=p.mlm_steps)
+    contexts = asked(run, p, passages, max_input=192, max_tokens=32, top_p=p.top_p)
     if p.pretraining:
-        encoder = _pretrained(run, p, passages, encoder, contexts)
+        encoder = _pretrained(run, p, task, encoder, contexts)
     schedule = {"epochs": 0.0, "steps": p.finetuning_steps, "batch_size": 32}
     # Each query is seen only a few times, and there are some thousand passages.
     negatives: dict[str, Any] = {"negatives_2": p.negatives_2, "mining": {"keep": 8, "depth": 30}}
-    how = Finetuning(2, p.seed, [SMALL], {RATE: 1e-3}, schedule, **negatives)
+    how = Finetuning(2, p.seed, [SMALL], {RATE: p.rate}, schedule, **negatives)
     two_rounds(run, task, encoder, how)
     # The encoder's own vectors, of texts as pre-training read them.
     read = {"title": "none", "max_length": _TOKENS}
@@ -75,7 +91,7 @@ def claim_cell(run: Run, p: Cell) -> None:
     run(Evaluate, "metrics", runs=runs, **judging)
 
 
-def asked(run: Run, p: Any, passages: Ref, **lengths: int) -> Ref:
+def asked(run: Run, p: Any, passages: Ref, **how: Any) -> Ref:
     """Queries for all passages; with a round trip, those for which BM25 finds their passage."""
     return run(
         Generate,
@@ -84,18 +100,17 @@ def asked(run: Run, p: Any, passages: Ref, **lengths: int) -> Ref:
         generator=p.generator,
         samples=p.samples,
         **({"index": "stage:bm25", "round_trip": p.round_trip} if p.round_trip else {}),
-        **lengths,
-        **ASKING,
+        **{**ASKING, **how},
     )
 
 
-def _pretrained(run: Run, p: Cell, passages: Ref, init: Ref, contexts: Ref) -> Ref:
+def _pretrained(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
     """Further pre-training, as long and as fast whatever the context and objective."""
     lengths, examples = {"tokens": _TOKENS}, "stage:words"
     if p.contexts != "mlm":  # whose passage is its own context, as RetroMAE and DupMAE have it
         context = 20 if p.contexts == "passage_query" else _TOKENS
         lengths = {"passage": _TOKENS, "context": context}
-        paired = {"passages": passages, "contexts": contexts}
+        paired = {"passages": task.passages, "contexts": contexts, "tokenizer": task.vocabulary}
         examples = run(Tokenize, "pairs", task=p.contexts, **paired)
     sorts = ("random", "nearby", "overlap")
     # Table 4: with the passages that each objective's paper has as contexts.
@@ -121,6 +136,7 @@ def _pretrained(run: Run, p: Cell, passages: Ref, init: Ref, contexts: Ref) -> R
         kind=p.contexts,
         settings=settings.get(p.contexts),
         lengths=lengths,
+        bind={RATE: p.rate},
     )
 
 

@@ -17,6 +17,7 @@ from qac_jax.stages.train import Train
 
 
 SMALL = "small/bert_tiny.gin"
+WORDS = "wordpiece-16k"  # our own vocabulary
 FINETUNE = "objectives/finetune.gin"
 RATE = "optimizers.Optimizer.learning_rate"
 # How small dual encoders compare vectors (small/bert_tiny.gin says why).
@@ -63,7 +64,7 @@ class Task:
     passages: Ref
     train: Mapping[str, Ref]  # queries and their qrels
     test: Mapping[str, Ref]
-    vocabulary: Ref = "wordpiece-16k"
+    vocabulary: Ref = WORDS
     query_length: int = 32
     passage_length: int = 144
     depth: int = 1000  # passages that are found for a query
