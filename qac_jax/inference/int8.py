@@ -57,7 +57,7 @@ def encoder(
     rows: int | None,
 ) -> Hidden:
     """The backbone in int8, measured on ids and token types; with `rows` its last layer computes
-    only so many positions."""
+    the first `rows` positions alone."""
     known = not isinstance(config, MpnetConfig) and config.activation in _ACTIVATIONS
     if not isinstance(config, FamilyConfig) or not known:
         raise UserError(
