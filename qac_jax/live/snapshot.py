@@ -19,7 +19,7 @@ from qac_jax.errors import UserError, shown
 from qac_jax.errors import nearest as nearest_name
 from qac_jax.hub.names import is_minilm
 from qac_jax.live import filters
-from qac_jax.live.filters import Where
+from qac_jax.live.filters import Condition, Where
 from qac_jax.live.store import LENGTH, LiveSettings, Record, Store, Version
 from qac_jax.retrieval import fusion
 from qac_jax.retrieval.bm25 import WORD, information, top
@@ -59,7 +59,7 @@ class Snapshot:
         query = "SELECT row FROM passages WHERE deleted <= ? AND row < ?"
         self.alive[self._rows(query, self.version, self.rows)] = False
         self.analyzer = settings.analyzer()
-        self._masks: dict[tuple[filters.Condition, ...], np.ndarray] = {}
+        self._masks: dict[tuple[Condition, ...], np.ndarray] = {}
         self._words: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class Snapshot:
                     query = f"SELECT row FROM fields WHERE {query} AND row < ?"
                     fits[self._rows(query, *values, self.rows)] = True
                 if not condition.optional and not fits.any():
-                    self._check_known(condition.field)
+                    self._check_known(condition)
                 known &= ~fits if condition.others else fits
             if len(self._masks) >= _KEPT:
                 self._masks.clear()
@@ -102,10 +102,23 @@ class Snapshot:
         )
         return [name for (name,) in found]
 
-    def _check_known(self, field: str) -> None:
-        if not self.store.read("SELECT 1 FROM fields WHERE field = ? LIMIT 1", field):
+    def _check_known(self, condition: Condition) -> None:
+        """Refuses a field that no passage has, and one whose values are all of other types."""
+        field = condition.field
+        found = self.store.read("SELECT kind, value FROM fields WHERE field = ? LIMIT 1", field)
+        if not found:
             known = nearest_name(field, self.fields)
             raise UserError(f"where: no passage has the field {shown(field)}; {known}")
+        of_type = "SELECT 1 FROM fields WHERE field = ? AND kind = ? LIMIT 1"
+        asked = {str(kind) for _, (_, kind, *_) in condition.queries}
+        refused = asked and not condition.others
+        if refused and not any(self.store.read(of_type, field, kind) for kind in asked):
+            ((kind, value),) = found
+            example = json.dumps(bool(value) if kind == "truth" else value, ensure_ascii=False)
+            words = " or ".join(sorted(asked)).replace("truth", "true or false")
+            raise UserError(
+                f"where: the field {shown(field)} has no {words}; give such as {example}"
+            )
 
     def find(
         self,
