@@ -23,7 +23,7 @@ import numpy as np
 
 from qac_jax import artifacts
 from qac_jax.artifacts import disk
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, shown
 from qac_jax.formats import identities
 from qac_jax.formats.records import encode
 from qac_jax.inference.encoder import Encoder
@@ -50,7 +50,13 @@ def records_of(passages: Iterable[Passage]) -> list[Record]:
 
 
 def check_several(given: Any, what: str) -> None:
-    """Raises UserError for a single text or record, whose characters or keys are not meant."""
+    """Raises UserError for a single text or record, whose characters or keys are not meant, and for
+    a data frame, which is a list of its columns' names."""
+    if hasattr(given, "columns"):
+        raise UserError(
+            f"a table is not a list of {what}; give its rows, of pandas such as "
+            "frame.rename(columns={'answer': 'text'}).to_dict('records')"
+        )
     if isinstance(given, str | bytes | Mapping):
         raise UserError(
             f"{str(given)[:80]!r} is not a list of {what}; write it in brackets: [{what[:-1]}]"
@@ -72,6 +78,14 @@ def record_of(passage: Passage, number: int) -> Record:
             return read
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         pass
+    for field, value in passage.items() if isinstance(passage, Mapping) else ():
+        try:
+            encode({field: value})
+        except (RecursionError, TypeError, ValueError) as error:
+            raise UserError(
+                f"passage {number}: the field {shown(field)} is {str(value)[:80]}, which JSON has "
+                "not; make it a text or a number, or leave the field out"
+            ) from error
     raise UserError(
         f"passage {number} ({str(passage)[:80]!r}) is neither a text nor a record of JSON with a "
         f"'text' and perhaps a 'title' and an '_id' of 1 to {_LONGEST_ID} characters in one line"

@@ -2,10 +2,12 @@
 
 import doctest
 import json
+import math
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -99,6 +101,8 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
         (lambda: Retriever(cast(Any, "x")), "^encoder='x'; write Retriever.load.'x'."),
         # A single passage is not read by its characters or keys.
         (lambda: bare.add("Bees."), "not a list of passages; write it in brackets"),
+        (lambda: bare.index(SimpleNamespace(columns=["text"])), "^a table is not a list"),
+        (lambda: bare.add([{"text": "Bees.", "year": math.nan}]), "0: the field 'year' is nan, "),
         (lambda: bare.delete("d7"), "'d7' is not a list of ids; write it in brackets: .id."),
         (lambda: found.search(None), "^question=None; expected a text, or a list of texts"),
         (lambda: found.search(["a", 3]), "^question=.'a', 3.; expected a text"),
