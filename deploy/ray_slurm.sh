@@ -12,6 +12,9 @@
 source "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}/launch/setup.sh"
 cd "$QAC_ROOT"
 export RAY_USAGE_STATS_ENABLED=0
+# Only who knows this job's token gives its nodes work.
+RAY_AUTH_MODE=token RAY_AUTH_TOKEN="$(head -c 32 /dev/urandom | sha256sum | cut -d ' ' -f 1)"
+export RAY_AUTH_MODE RAY_AUTH_TOKEN
 first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 # Without SLURM_PROCID, by which JAX would join all of them in one computation.
 exec srun --kill-on-bad-exit=1 env -u SLURM_PROCID ray symmetric-run --address "$first:6379" \

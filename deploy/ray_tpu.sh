@@ -12,5 +12,8 @@ read -r first hosts <<<"$("${tpu[@]}" describe "${where[@]}" \
     --format 'value[separator=" "](networkEndpoints[0].ipAddress,networkEndpoints.len())')"
 printf -v command '%q ' qac "$@" --engine "$first:6379" --resources TPU=4
 alone="RAY_USAGE_STATS_ENABLED=0 TPU_PROCESS_BOUNDS=1,1,1 TPU_CHIPS_PER_PROCESS_BOUNDS=2,2,1"
+# Only who knows this run's token gives its hosts work.
+token="$(head -c 32 /dev/urandom | sha256sum | cut -d ' ' -f 1)"
+alone+=" RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$token"
 exec "${tpu[@]}" ssh "${where[@]}" --worker all --command \
     "cd ~/qac_jax && source launch/setup.sh && $alone ray symmetric-run --address $first:6379 --min-nodes $hosts -- $command"

@@ -105,7 +105,7 @@ def use(engine: Engine) -> Iterator[None]:
         except (ConnectionError, TimeoutError) as error:
             raise UserError(
                 f"no Ray cluster answers ({str(error).splitlines()[0]}); start one by `ray start "
-                "--head`, or check --engine and RAY_ADDRESS"
+                "--head`, or check --engine, RAY_ADDRESS and RAY_AUTH_MODE"
             ) from error
     token = _current.set(engine)
     try:
