@@ -137,7 +137,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for message, call in (
         ("'d1' is in .*index already", lambda: index.add([{"_id": "d1", "text": "x"}])),
         ("'n' is given twice", lambda: index.add([{"_id": "n", "text": "x"}] * 2)),
-        ("passage 0 .* is neither", lambda: index.add([{"text": "x", "n": float("nan")}])),
+        ("passage 0 .* is neither", lambda: index.add([{"title": "x"}])),
+        ("passage 0: the field 'n' is nan", lambda: index.add([{"text": "x", "n": float("nan")}])),
         ("'zz' is not in", lambda: index.delete(["d1", "zz"])),
         ("vectors of the shape", lambda: index.add(["x"], np.zeros((2, 16), np.float32))),
         ("exists and is not empty", lambda: toy.live(tmp_path / "index")),

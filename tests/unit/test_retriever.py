@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import math
 import shutil
 import subprocess
 import sys
@@ -102,7 +101,6 @@ def test_mistakes_are_one_sentence(folder: Path, searching: Retriever, tmp_path:
         # A single passage is not read by its characters or keys.
         (lambda: bare.add("Bees."), "not a list of passages; write it in brackets"),
         (lambda: bare.index(SimpleNamespace(columns=["text"])), "^a table is not a list"),
-        (lambda: bare.add([{"text": "Bees.", "year": math.nan}]), "0: the field 'year' is nan, "),
         (lambda: bare.delete("d7"), "'d7' is not a list of ids; write it in brackets: .id."),
         (lambda: found.search(None), "^question=None; expected a text, or a list of texts"),
         (lambda: found.search(["a", 3]), "^question=.'a', 3.; expected a text"),
