@@ -64,7 +64,7 @@ def test_training_is_kept_unless_the_questions_speak_against_it() -> None:
     assert significance.choose(some, "mrr@10").chosen == "one"
     assert significance.choose(some, "mrr@10", people=places).chosen == "start"
     # The posterior of a normal prior and a normal observation, by hand.
-    (_, of_one), trust = chosen(slightly_worse).candidates, 0.0016 / (0.0016 + 0.0009 + 6.63e-6)
+    (_, of_one), trust = chosen(slightly_worse).candidates, 0.0016 / (0.0016 + 0.0025 + 6.63e-6)
     assert of_one.expected == pytest.approx(0.03 - trust * (0.03 + 1 / 120), abs=1e-4)
     three = [result("start", [4] * 40), result("one", [2] * 40), result("two", [1] * 40)]
     assert significance.choose(three, "mrr@10").chosen == "two"
