@@ -568,7 +568,8 @@ def _show_grid(described: Any, cells: list[Any], options: argparse.Namespace) ->
     from qac_jax.pipeline import costs, grid
 
     if options.here:
-        raise UserError(f"{options.recipe} is a grid; --here is for recipes, such as its own")
+        one = f"qac plan {described.recipe} … --here"
+        raise UserError(f"{options.recipe} is a grid; plan a cell of it: {one}")
     planned = grid.plan(cells, costs.sizes_of(options.sizes))
     if options.json:
         print(json.dumps(planned, indent=1))
