@@ -61,7 +61,7 @@ def begun(trace: Path) -> list[tuple[int, str]]:
 
 
 class Mark(NamedTuple):
-    """A file that is written and of which the driver was not told yet."""
+    """A file that is written and of which the driver does not know yet."""
 
     job: str
     node: str
@@ -78,7 +78,7 @@ def marked(file: str | Path, trace: Path) -> str:
 
 
 def wait(out: Writer, name: str) -> None:
-    """The first file of all is told of at once; the others wait until the test lets them go."""
+    """The first file of all is reported at once; the others wait until the test lets them go."""
     import ray
 
     trace = next(p / "trace" for p in Path(out.path).parents if (p / "trace").is_dir())

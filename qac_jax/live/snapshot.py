@@ -227,7 +227,8 @@ class Snapshot:
 
     def weights(self) -> Iterator[dict[int, float]]:
         """Of each passage that is not deleted BM25's scores, by the CRC-32 of their words."""
-        parts = [(np.zeros(0, np.float32), *np.zeros((2, 0), np.int64))]  # texts may lack words
+        none = np.zeros(0, np.int64)
+        parts = [(np.zeros(0, np.float32), none, none)]  # texts may lack words
         for (word,) in self.store.read("SELECT DISTINCT word FROM words WHERE word != ?", LENGTH):
             rows, gains = self._scored(*self._counts(word))
             parts.append((gains, rows, np.full(len(rows), zlib.crc32(word.encode()))))

@@ -90,8 +90,8 @@ def doctor() -> int:
             message = f"{kind}{error}".split("\n")[0]
             state = "broken" if check.needed else "absent"
             broken += [check.name] if check.needed else []
-        told = state == "ok" or check.remedy in message
-        remedy = "" if told else f"\n{'':<28} -> {check.remedy}"
+        said = state == "ok" or check.remedy in message
+        remedy = "" if said else f"\n{'':<28} -> {check.remedy}"
         print(f"{state:<7} {check.name:<20} {message}{remedy}", flush=True)
     print(f"\nextras ({extras.remedy('NAME')}):")
     for name, packages in extras.listed().items():

@@ -476,3 +476,12 @@ def test_a_refused_index_leaves_no_folder(
     new.parent.mkdir()
     assert qac("prepare", "--documents", tmp_path / "bad.jsonl", "--out", new) == 2
     assert new.parent.exists() and not new.exists()
+
+
+def test_weights_are_the_scores_of_single_words(tmp_path: Path) -> None:
+    of = [{"_id": "a", "text": "red lamps, red oil"}, {"_id": "b", "text": "blue lamps"}]
+    known = toy.live(tmp_path / "words", of).snapshot
+    expected = [known.bm25(word) for word in ("red", "lamps", "oil", "blue")]
+    for row, weights in enumerate(known.weights()):
+        assert sorted(weights.values()) == sorted(float(s[row]) for s in expected if s[row])
+    assert [*toy.live(tmp_path / "none", [{"_id": "a", "text": "…"}]).snapshot.weights()] == [{}]
