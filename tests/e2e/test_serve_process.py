@@ -178,14 +178,23 @@ def test_with_few_descriptors_nothing_is_an_error(folder: Path) -> None:
     command = [sys.executable, "-m", "qac_jax.cli", "serve", "--index", str(folder)]
     limited = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash", *command]
     server = Server(folder, program=limited)
+
+    def status(path: str, body: Any) -> int:
+        for _ in range(20):
+            # Where twenty connect before it has sent its request, it is the one that goes.
+            with contextlib.suppress(ConnectionResetError):
+                return server.ask("POST", path, body)[0]
+        return 0
+
     with contextlib.ExitStack() as crowd:
+        crowd.callback(server.stop, signal.SIGKILL)
         for _ in range(200):
             link = crowd.enter_context(socket.socket())
             link.setblocking(False)
             link.connect_ex(("127.0.0.1", server.port))
         for path, body in (("/search", {"query": "lamp"}), ("/add", {"passages": ["A lamp."]})):
-            assert [server.ask("POST", path, body)[0] for _ in range(5)] == [200] * 5
-    assert server.stop() == 0 and "Traceback" not in server.log.read_text()
+            assert [status(path, body) for _ in range(5)] == [200] * 5
+        assert server.stop() == 0 and "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.skipif(not shutil.which("nginx"), reason="needs nginx (Debian: nginx-light)")
