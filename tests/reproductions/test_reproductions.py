@@ -1,15 +1,21 @@
-"""Every figure's page prints it and its command exists; launch/reproduce.sh measures it."""
+"""Every figure's page prints it and its command exists; launch/reproduce.sh measures it.
+launch/leaderboard.sh adds rows of the leaderboard."""
 
+import dataclasses
+import json
+import os
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
+import leaderboard
 import pytest
 import toy_recipes
 from reproduce import FIGURES, ROOT, written
 
 from qac_jax import fields, recipes
 from qac_jax.cli import VERBS
+from qac_jax.recipes.own_corpus import OwnCorpus
 
 
 def test_the_pages_print_the_figures() -> None:
@@ -47,3 +53,42 @@ def test_figures_are_read_by_name(tmp_path: Path) -> None:
     assert written(SimpleNamespace(file="summary.json", key=key), tmp_path) == 0.5
     with pytest.raises(ValueError):
         written(FIGURES["claim_qac_none"], tmp_path)
+
+
+def test_a_row_of_the_leaderboard(tmp_path: Path) -> None:
+    """Means are over what was measured, minutes over all stages and cores."""
+    each = {}
+    for name, gain in (("mixed", 0.0), ("cisi", 0.1)):
+        out = tmp_path / name
+        (out / "stages" / "a").mkdir(parents=True)
+        rows = [{"system": s, "mrr@10": 0.5 + gain * n} for n, s in enumerate(leaderboard.SYSTEMS)]
+        (out / "summary.json").write_text(json.dumps({"rows": [*rows, {"system": "run_1"}]}))
+        (out / "stages" / "a" / "artifact.json").write_text('{"info": {"seconds": 90}}')
+        each[name] = leaderboard.measured(out)
+    line = leaderboard.row({"date": "2026-11-28"}, each)
+    cells = [cell.strip() for cell in line.strip("|\n").split("|")]
+    indexes = dict(zip(leaderboard.COLLECTIONS, cells[1:8], strict=True))
+    assert (indexes["mixed"], indexes["cisi"], indexes["npl"]) == (".500", ".800", "")
+    assert cells[8:12] == [".500", ".550", ".600", ".650"]
+    assert cells[12] == f"{3 * (os.cpu_count() or 1)}"
+
+
+def test_the_leaderboard_names_its_columns() -> None:
+    """Every row of the page has as many cells as its head, which names the collections."""
+    lines = leaderboard.PAGE.read_text(encoding="utf-8").splitlines()
+    head, _, *rows = lines[next(n for n, line in enumerate(lines) if line.startswith("| date")) :]
+    names = [name.strip() for name in head.strip("|").split("|")]
+    assert names[4:11] == list(leaderboard.COLLECTIONS) and len(names) == 16
+    assert rows and all(row.count("|") == head.count("|") for row in rows)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_the_leaderboards_command_exists(labels: bool, tmp_path: Path) -> None:
+    """People's questions measure; with labels the collection's training questions are learned."""
+    words = leaderboard.command("cisi", "DATA", tmp_path, labels, ["--rounds", "2"])
+    program, verb, name, *flags = words
+    assert (program, verb, name) == ("qac", "run", "own_corpus")
+    assert ("--questions" in flags) is not labels
+    parameters = {field.name for field in dataclasses.fields(OwnCorpus)}
+    named = {word.removeprefix("--") for word in flags if word.startswith("--")}
+    assert named <= {*parameters, "data_dir", "out", "keep"}
