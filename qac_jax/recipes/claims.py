@@ -45,6 +45,7 @@ class Cell:
     pretraining_steps: int = 300
     finetuning_steps: int = 300
     rate: float = 1e-3
+    pretraining_rate: float = 0.0  # 0: rate
     negatives_2: str = "mined+bm25"
     seed: int = 0
 
@@ -60,7 +61,7 @@ def claim_cell(run: Run, p: Cell) -> None:
     Set: --data_dir, a folder in BEIR's layout with documents.jsonl, qrels/train.tsv,
     qrels/test.tsv.
     Commonly overridden: --mlm_steps, --generator, --queries; --start shipped:minilm --rate 5e-5
-    (an encoder that knows language); --objective cocondenser, retromae, dupmae; --contexts
+    --pretraining_rate 3e-4 (an encoder that knows language); --objective cocondenser, retromae, dupmae; --contexts
     passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm (RetroMAE's and
     DupMAE's); --pretraining False.
     """
@@ -136,7 +137,7 @@ def _pretrained(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
         kind=p.contexts,
         settings=settings.get(p.contexts),
         lengths=lengths,
-        bind={RATE: p.rate},
+        bind={RATE: p.pretraining_rate or p.rate},
     )
 
 
