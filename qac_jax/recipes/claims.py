@@ -61,9 +61,9 @@ def claim_cell(run: Run, p: Cell) -> None:
     Set: --data_dir, a folder in BEIR's layout with documents.jsonl, qrels/train.tsv,
     qrels/test.tsv.
     Commonly overridden: --mlm_steps, --generator, --queries; --start shipped:minilm --rate 5e-5
-    --pretraining_rate 3e-4 (an encoder that knows language); --objective cocondenser, retromae, dupmae; --contexts
-    passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm (RetroMAE's and
-    DupMAE's); --pretraining False.
+    --pretraining_rate 3e-4 (an encoder that knows language); --objective cocondenser, retromae,
+    dupmae; --contexts passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm
+    (RetroMAE's and DupMAE's); --pretraining False.
     """
     passages = run(Prepare, "passages", format="beir", documents=run.data)
     questions = run(Collect, "questions", collection=run.data, passages=passages, train="judged")
