@@ -26,6 +26,8 @@ _KINDS: dict[str, Any] = {"text": str, "truth": bool, "number": (int, float)}
 _LONGEST = 1024
 _HALF = re.compile("[\ud800-\udfff]")
 _COMPARISONS = {"==": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+# A text that is a number: tables of files have no others.
+NUMERAL = "kind = 'text' AND value GLOB '[-0-9]*' AND substr(value, 2) NOT GLOB '*[^0-9.]*'"
 OPERATORS = (*_COMPARISONS, "!=", "in", "not in", "exists")
 
 Where = Mapping[str, Any]
@@ -109,7 +111,11 @@ def _condition(field: str, operator: Any, value: Any) -> Condition:
         )
     if operator == "exists":
         return Condition(field, (("field = ?", (field,)),), not value, True)
-    query = f"field = ? AND kind = ? AND value {_COMPARISONS.get(operator, '=')} ?"
+    compared = f"{_COMPARISONS.get(operator, '=')} ?"
+    query = f"field = ? AND kind = ? AND value {compared}"
+    numeral = f"field = ? AND ? = 'number' AND {NUMERAL} AND CAST(value AS REAL) {compared}"
+    each = [(field, *stored(one)) for one in several]
+    queries = [(query, one) for one in each]
+    queries += [(numeral, one) for one in each if one[1] == "number"]
     # A record without the field is none of the values, too.
-    others = operator in ("!=", "not in")
-    return Condition(field, tuple((query, (field, *stored(v))) for v in several), others)
+    return Condition(field, tuple(queries), operator in ("!=", "not in"))

@@ -109,7 +109,8 @@ class Snapshot:
         if not found:
             known = nearest_name(field, self.fields)
             raise UserError(f"where: no passage has the field {shown(field)}; {known}")
-        of_type = "SELECT 1 FROM fields WHERE field = ? AND kind = ? LIMIT 1"
+        number = f"?2 = 'number' AND {filters.NUMERAL}"
+        of_type = f"SELECT 1 FROM fields WHERE field = ?1 AND (kind = ?2 OR {number}) LIMIT 1"
         asked = {str(kind) for _, (_, kind, *_) in condition.queries}
         refused = asked and not condition.others
         if refused and not any(self.store.read(of_type, field, kind) for kind in asked):

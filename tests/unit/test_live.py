@@ -279,6 +279,9 @@ FITS: list[tuple[dict[str, Any], str]] = [
     ({"lang": RECORDS[4]["lang"]}, "e"),
     ({"lang": (">=", "e")}, "ace"),
     ({"year": {">": 0, "<": 2020}}, "a"),
+    ({"year": (">=", 2020)}, "bc"),
+    ({"year": "2020"}, "c"),
+    ({"year": {"not in": [2020, -1]}}, "abd"),
     ({"tags": {"exists": False}}, "bde"),
     ({"open": True, "tags": ["x", "z"]}, "a"),
     ({"columns.kind": "k1"}, "b"),
@@ -297,6 +300,7 @@ def test_what_fits(tmp_path: Path) -> None:
     for wrong, message in (
         ("en", "is not a filter; give fields with values"),
         ({"year": ("=>", 3)}, "did you mean|valid names"),
+        ({"lang": (">", 3)}, "the field 'lang' has no number; give such as"),
         ({"yaer": 2019}, "no passage has the field 'yaer'; did you mean 'year'"),
         ({"zzz": ("!=", "x")}, "'zzz'; valid names: columns.kind, lang, open, tags, year"),
         ({"year": 10**400}, "expected a text, a finite number"),
