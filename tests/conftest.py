@@ -34,9 +34,9 @@ settings.load_profile("fixed")
 def user_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is remembered between runs (hashes) stays out of the user's home.
 
-    Only what the tests' own processes compile is kept there, in a folder of its own that may be
-    deleted at any time: compiling is most of the suite's time, and most programs are those of the
-    run before."""
+    Only what tests compile is kept there, in a folder of its own that may be deleted at any time:
+    compiling is most of the suite's time, and most programs are those of the run before. The
+    processes that tests start share it."""
     import jax  # here, since the flags above come first
     from jax.experimental.compilation_cache import compilation_cache
 
@@ -44,7 +44,9 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     from qac_jax.hardware import machine
 
     folder = user_cache() / "tests" / machine("cpu")
-    jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    kept = {"compilation_cache_dir": str(folder), "persistent_cache_min_compile_time_secs": 0}
+    for name, value in kept.items():
+        jax.config.update(f"jax_{name}", value)
+        os.environ[f"JAX_{name.upper()}"] = str(value)
     compilation_cache.reset_cache()  # JAX looks once, and a file's import may have compiled
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))

@@ -2,14 +2,50 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+
+def devices(count: int = 1, **changes: str) -> dict[str, str]:
+    """The environment for a process with as many devices, else as this one's."""
+    flags = re.sub(r"(_platform_device_count)=\d+", rf"\1={count}", os.environ["XLA_FLAGS"])
+    return {**os.environ, "XLA_FLAGS": flags, **changes}
+
+
+# Prints each command after a mark, then what it prints.
+_ONE_AFTER_THE_OTHER = """
+import shlex, sys
+from qac_jax import cli
+for command in sys.stdin.read().splitlines():
+    print(command, file=sys.stderr)
+    print("\x1e" + command)
+    if code := cli.main(shlex.split(command)[1:]):
+        sys.exit(code)
+"""
+
+
+def said(
+    commands: Sequence[str], folder: Path, environment: dict[str, str], python: str = sys.executable
+) -> dict[str, str]:
+    """What each command printed. They run in one process, since starting many would take longer
+    than what they do."""
+    done = subprocess.run(
+        [python, "-c", _ONE_AFTER_THE_OTHER],
+        input="\n".join(commands),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(part.split("\n", 1) for part in done.stdout.split("\x1e")[1:])
 
 
 def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:

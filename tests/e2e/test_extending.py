@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from toy_process import devices
 
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def test_an_example_runs_as_it_stands(heading: str, tmp_path: Path) -> None:
     files = {file for _, file, _ in fences if file} | set(shown)
     assert all((ROOT / file).exists() for file in shown)
     assert 1 <= len(files) <= FILES[heading[:3]], files
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "XLA_FLAGS": ""}
+    environment = devices(PYTHONPATH=str(tmp_path))
     for language, file, text in fences:
         if file:
             path = tmp_path / file

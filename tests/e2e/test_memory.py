@@ -6,7 +6,6 @@ The promise at 1,000,000 x 384: exact search at most 0.5 times the vectors and 1
 what Python, the libraries and whole blocks of vectors always take does not hide what grows.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy_retrieval as toy
+from toy_process import devices
 
 
 pytestmark = pytest.mark.skipif(
@@ -39,7 +39,7 @@ def measured(code: str, *arguments: object) -> tuple[int, int]:
         capture_output=True,
         text=True,
         timeout=290,
-        env={**os.environ, "XLA_FLAGS": ""},
+        env=devices(),
     )
     assert done.returncode == 0, done.stderr
     records, peak = map(int, done.stdout.split()[-2:])

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toy_retrieval as toy
+from toy_process import devices
 
 
 ROOT = Path(__file__).parents[2]
@@ -69,9 +70,8 @@ def executed(name: str, folder: Path) -> Any:
     import nbclient
     import nbformat
 
-    environment = {**os.environ, "QAC_TINY": "1", "XLA_FLAGS": ""}  # one device
-    environment["IPYTHONDIR"] = str(folder / "ipython")
-    environment["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(folder)))
+    path = os.pathsep.join((str(ROOT), str(folder)))
+    environment = devices(QAC_TINY="1", IPYTHONDIR=str(folder / "ipython"), PYTHONPATH=path)
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
     client = nbclient.NotebookClient(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import psutil
 import pytest
 import test_grid_run
@@ -65,11 +64,7 @@ def nodes() -> Iterator[Nodes]:
     pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # Nodes import what this process imports, and need not compile what it has compiled.
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        compiled = jax.config.values["jax_compilation_cache_dir"]
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", compiled)
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # nodes import what we import
         made = Nodes()
         yield made
         made.cluster.shutdown()

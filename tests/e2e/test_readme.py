@@ -1,17 +1,15 @@
 """Every command of the README, and of pages that go on from it, runs as it stands and in its order
 on a small folder of documents, and prints what the README says."""
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import toy_retrieval as toy
+from toy_process import devices, said
 
 from qac_jax.cli import ALIASES, VERBS
 
@@ -58,17 +56,6 @@ _PRINTED = re.compile(r"^```bash\n(.*?)^```\n+```\n(.*?)^```", re.M | re.S)
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 _NUMBER = re.compile(r"\d+\.\d+")
 
-# In one process: starting 50 would take longer than what they do.
-_ONE_AFTER_THE_OTHER = """
-import shlex, sys
-from qac_jax import cli
-for command in sys.stdin.read().splitlines():
-    print(command, file=sys.stderr)
-    print("\x1e" + command)
-    if code := cli.main(shlex.split(command)[1:]):
-        sys.exit(code)
-"""
-
 
 def test_the_page_has_its_commands() -> None:
     used = {ALIASES.get(words[1], words[1]) for words in map(shlex.split, COMMANDS)}
@@ -95,18 +82,9 @@ def test_every_command_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Mon
         "sections=first' --out out/docstrings/passages"
     )
     assert all(command.startswith("qac ") for command in COMMANDS)
-    done = subprocess.run(
-        [sys.executable, "-c", _ONE_AFTER_THE_OTHER],
-        input="\n".join((first, *COMMANDS)),
-        cwd=tmp_path,
-        env={**os.environ, "XLA_FLAGS": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = dict(part.split("\n", 1) for part in done.stdout.split("\x1e")[1:])
+    found = said((first, *COMMANDS), tmp_path, devices())
     for fence, printed in _PRINTED.findall(README):
-        _compare(printed, "".join(said[command] for command in fence.splitlines()))
+        _compare(printed, "".join(found[command] for command in fence.splitlines()))
     monkeypatch.chdir(tmp_path)
     for block in _PYTHON.findall(README):
         _follow(block)

