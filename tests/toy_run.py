@@ -1,6 +1,6 @@
-"""One training run of the toy objective in a process of its own, for tests that kill it.
+"""One training run of the toy objective on eight devices, in a process of its own or two.
 
-python toy_run.py FOLDER STEPS [--devices N] [--die STEP] [--terminate STEP]
+python toy_run.py FOLDER STEPS [--terminate STEP]
 Writes the final parameters to FOLDER/result.npz.
 """
 
@@ -12,30 +12,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+import optax
+import toy
+
+from qac_jax import processes
+from qac_jax.errors import Interrupted
+from qac_jax.training import mesh as meshes
+from qac_jax.training.options import Monitoring
+from qac_jax.training.step import Engine
+from qac_jax.training.train import train
+
 
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
 parser.add_argument("steps", type=int)
-parser.add_argument("--devices", type=int, default=8)
-parser.add_argument("--mesh", default="-1,1,1")
-parser.add_argument("--die", type=int, default=-1)
 parser.add_argument("--terminate", type=int, default=-1)
 options = parser.parse_args()
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={options.devices}"
-
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-import optax  # noqa: E402
-import toy  # noqa: E402
-
-from qac_jax import processes  # noqa: E402
-from qac_jax.errors import Interrupted  # noqa: E402
-from qac_jax.training import mesh as meshes  # noqa: E402
-from qac_jax.training.options import Monitoring  # noqa: E402
-from qac_jax.training.step import Engine  # noqa: E402
-from qac_jax.training.train import train  # noqa: E402
-
-
 processes.run_by(sys.argv[1:])
 
 
@@ -48,8 +42,6 @@ class Loader(toy.MemoryLoader):
         self.spec = {n: ((shape[0] // count, *shape[1:]), t) for n, (shape, t) in self.spec.items()}
 
     def __next__(self) -> dict[str, np.ndarray]:
-        if self._next == options.die:
-            os.kill(os.getpid(), signal.SIGKILL)
         if self._next == options.terminate:
             os.kill(os.getpid(), signal.SIGTERM)
             if jax.process_count() > 1:
@@ -59,7 +51,7 @@ class Loader(toy.MemoryLoader):
 
 def main() -> int:
     meshes.join(processes.place())
-    mesh = meshes.make_mesh([int(size) for size in options.mesh.split(",")])
+    mesh = meshes.make_mesh((2, 2, 2))
     objective = toy.ToyMlm(toy.Net(dropout=0.2))
     engine = Engine(objective, optax.adamw(3e-3), mesh, seed=3)
     data: Any = Loader(*meshes.my_part(mesh))
@@ -78,5 +70,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     sys.exit(main())
