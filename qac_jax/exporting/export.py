@@ -12,7 +12,7 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
-from qac_jax.inference.settings import POOLINGS
+from qac_jax.inference.settings import ENGINES, POOLINGS
 from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, model_input, option
 from qac_jax.retrieval import corpus
@@ -39,9 +39,11 @@ class Export(Stage):
     model: Ref = model_input("model to export")
     form: str = option(
         "auto",
-        "form of the folder; auto: sentence_transformers for dual encoders, else huggingface",
-        choices=("auto", "huggingface", "sentence_transformers"),
+        "form of the folder; auto: sentence_transformers for dual encoders, else huggingface; "
+        "openvino, onnx: with a graph for that library beside",
+        choices=("auto", "huggingface", "sentence_transformers", *ENGINES),
     )
+    int8: bool = option(False, "layers in int8 (openvino, onnx)")
     pooling: str = option("", "pooling that a bare encoder is given", choices=("", *POOLINGS))
     dtype: str = option("float32", "type of the weights", choices=("float32", "float16"))
     encoder: Ref = model_input(
@@ -58,11 +60,13 @@ class Export(Stage):
     def run(self, inputs: Inputs, out: Writer) -> None:
         import jax
 
-        from qac_jax.exporting import model_card
+        from qac_jax.exporting import graphs, model_card
         from qac_jax.hub import huggingface
         from qac_jax.models.backbone import Backbone
         from qac_jax.models.layers import Runtime
 
+        if self.int8 and self.form not in ENGINES:
+            raise UserError("--int8 needs --form openvino or --form onnx")
         place = Path(inputs.text("model"))
         loaded = huggingface.load(place, Runtime(scan=True), pooling=self.pooling or None)
         module, variables = self._shaped(loaded, place)
@@ -81,6 +85,8 @@ class Export(Stage):
         )
         progress.say("export: loading it back")
         _compare(variables, huggingface.load(work, Runtime(scan=True))[1], self.dtype)
+        if self.form in ENGINES:
+            out.info |= {"engine": self.form, **graphs.write(work, self.form, self.int8)}
         for path in sorted(work.iterdir()):
             os.replace(path, os.fspath(out.begin(path.name)))
             out.adopt(path.name)
@@ -103,10 +109,11 @@ class Export(Stage):
         """The module that the requested form is written from."""
         from qac_jax.hub import huggingface
         from qac_jax.models.backbone import Backbone
-        from qac_jax.models.encoders import DualEncoder
+        from qac_jax.models.encoders import CrossEncoder, DualEncoder
 
         module, variables = loaded
-        vectors = self.form == "sentence_transformers" or bool(self.pooling)
+        graph = self.form in ENGINES and not isinstance(module, CrossEncoder)
+        vectors = self.form == "sentence_transformers" or graph or bool(self.pooling)
         if vectors and isinstance(module, Backbone | DualEncoder):
             return huggingface.as_dual_encoder(loaded, place, self.pooling or None)
         if vectors:

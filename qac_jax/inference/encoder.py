@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ import numpy as np
 from qac_jax.data.form import Form, form_of, prompt_tokens, title_and_body
 from qac_jax.errors import UserError, nearest, sound
 from qac_jax.hub import huggingface, names, sentence_transformers, weights
+from qac_jax.inference import engines
 from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.runner import Hidden, Runner, check_finite, dtype_of
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models import heads
-from qac_jax.models.encoders import DualEncoder
+from qac_jax.models.encoders import SIDES, DualEncoder
 from qac_jax.models.layers import Runtime
 from qac_jax.text.tokenizers import SEGMENTS, Tokenizer, text_of
 
@@ -45,7 +46,7 @@ class Encoder:
     tokenizer: Tokenizer
     limits: dict[str, int]  # tokens of a query and of a passage, special tokens included
     prompts: dict[str, str]
-    hidden: Mapping[str, Hidden] | None = None  # of each side, in int8
+    hidden: Mapping[str, Hidden] | None = None  # of each side, where JAX does not compute it
 
     @classmethod
     def load(
@@ -60,13 +61,19 @@ class Encoder:
         wanted = {"yes": True, "no": False}.get(options.normalize)
         module, variables = huggingface.load_dual_encoder(
             folder,
-            runtime=Runtime(dtype=dtype_of(inference.precision, int8=True), scan=True),
+            runtime=Runtime(dtype=dtype_of(inference.precision, graphs=True), scan=True),
             pooling=options.pooling or None,
             normalize=wanted if wanted is not None else _cosine(folder),
         )
         assert isinstance(module, DualEncoder)
         parts = module, variables["params"], tokenizer_of(folder)
-        return cls.of(*parts, options, inference, prompts, folder=folder)
+        made = cls.of(*parts, options, inference, prompts, folder=folder)
+        if not (engine := engines.of(folder, inference.precision)):
+            return made
+        places = {s: sentence_transformers.transformer_folder(folder, s) for s in made.limits}
+        loaded = {place: engines.load(place, engine) for place in {*places.values()}}
+        hidden = {side: loaded[place] for side, place in places.items()}
+        return dataclasses.replace(made, hidden=hidden)
 
     @classmethod
     def remembered(cls, known: Mapping[str, Any], place: str | os.PathLike[str] = "") -> Encoder:
@@ -114,20 +121,29 @@ class Encoder:
         from qac_jax.inference import int8
 
         config, hidden = self.module.config, dict[str, Hidden]()
-        for tower in ("encoder",) if config.tied else ("query", "passage"):
-            sides = tuple(self.limits) if config.tied else (tower,)
-            samples = []
-            for number, record in enumerate(int8.passages()):
-                side = sides[number % len(sides)]
-                text = self.passage_text(record) if side == "passage" else record["text"]
-                ids = np.array(self.tokenize([text], side), np.int32)
-                types = self._types(ids, side)
-                samples.append((ids[0], (np.zeros_like(ids) if types is None else types)[0]))
+        for tower, sides in self.towers.items():
             params = self.runner.params[tower]["backbone"]
             read = config.pooled_rows(max(self._skipped.values()))
-            made = int8.encoder(config.backbone, params, samples, read)
+            made = int8.encoder(config.backbone, params, self.samples(sides), read)
             hidden |= dict.fromkeys(sides, made)
         return dataclasses.replace(self, hidden=hidden)
+
+    @property
+    def towers(self) -> dict[str, tuple[str, ...]]:
+        """The sides that each tower reads."""
+        tied = self.module.config.tied
+        return {"encoder": SIDES} if tied else {side: (side,) for side in SIDES}
+
+    def samples(self, sides: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ids and token types of passages that ship, by turns as texts of these sides."""
+        from qac_jax.inference import int8
+
+        for number, record in enumerate(int8.passages()):
+            side = sides[number % len(sides)]
+            text = self.passage_text(record) if side == "passage" else record["text"]
+            ids = np.array(self.tokenize([text], side), np.int32)
+            types = self._types(ids, side)
+            yield ids[0], (np.zeros_like(ids) if types is None else types)[0]
 
     @property
     def width(self) -> int:

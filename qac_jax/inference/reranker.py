@@ -25,7 +25,7 @@ from qac_jax.errors import UserError
 from qac_jax.formats.queries import shares, with_score
 from qac_jax.formats.runs import Ranking, Run, ranked
 from qac_jax.hub import huggingface, names
-from qac_jax.inference import buckets
+from qac_jax.inference import buckets, engines
 from qac_jax.inference.buckets import Batch
 from qac_jax.inference.runner import Hidden, Runner, dtype_of, prefetched
 from qac_jax.inference.settings import BY_DEVICE, USUAL_PAIRS, Inference, RerankerOptions
@@ -54,6 +54,7 @@ class Reranker:
     max_length: int
     truncation: str
     hidden: Hidden | None = None  # in int8
+    logits: Hidden | None = None  # of a graph in the folder
 
     @classmethod
     def load(
@@ -64,7 +65,7 @@ class Reranker:
     ) -> Reranker:
         """From an artefact of ours, or a Hugging Face folder of a sequence classifier."""
         folder = names.folder(place)
-        runtime = Runtime(dtype=dtype_of(inference.precision, int8=True), scan=True)
+        runtime = Runtime(dtype=dtype_of(inference.precision, graphs=True), scan=True)
         module, variables = huggingface.load(folder, runtime)
         if not isinstance(module, CrossEncoder):
             raise UserError(
@@ -82,16 +83,23 @@ class Reranker:
         form = Form(**form_of(tokenizer), crop="right")
         runner = Runner.of(variables["params"], inference)
         made = cls(module, runner, tokenizer, form, limit, options.truncation)
+        if engine := engines.of(folder, inference.precision):
+            return dataclasses.replace(made, logits=engines.load(folder, engine))
         if inference.precision != "int8":
             return made
         from qac_jax.inference import int8
 
         config, backbone = module.config, variables["params"]["backbone"]
+        hidden = int8.encoder(config, backbone, made.samples(), config.pooler_rows)
+        return dataclasses.replace(made, hidden=hidden)
+
+    def samples(self) -> list[Pair]:
+        """Pairs of passages that ship, with their titles as queries."""
+        from qac_jax.inference import int8
+
         known = int8.passages()
         titles, texts = ([record[name] for record in known] for name in ("title", "text"))
-        pairs = made.tokenize(titles, texts)
-        hidden = int8.encoder(config, backbone, pairs, config.pooler_rows)
-        return dataclasses.replace(made, hidden=hidden)
+        return self.tokenize(titles, texts)
 
     def score(
         self,
@@ -146,6 +154,8 @@ class Reranker:
         ]
 
     def apply(self, ids: np.ndarray, types: np.ndarray, lengths: np.ndarray) -> jax.Array:
+        if self.logits is not None:
+            return log_odds(jnp.asarray(self.logits(ids, types, lengths)))
         hidden = None if self.hidden is None else self.hidden(ids, types, lengths)
         arrays = self.runner.placed((ids, types, lengths, hidden))
         return _program(self.module)(self.runner.params, *arrays)

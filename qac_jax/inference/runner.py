@@ -22,7 +22,7 @@ from qac_jax import hardware
 from qac_jax.errors import UserError
 from qac_jax.inference import buckets
 from qac_jax.inference.buckets import Batch
-from qac_jax.inference.settings import BY_DEVICE, Inference
+from qac_jax.inference.settings import BY_DEVICE, ENGINES, Inference
 from qac_jax.models.pointer import Writer
 
 
@@ -128,14 +128,15 @@ class Runner:
         return out
 
 
-def dtype_of(precision: str, int8: bool = False) -> str:
-    """The type that matrix products are computed in (`Runtime.dtype`); int8: whether the model may
-    be in int8, beside which all else is fp32."""
-    if precision == "int8":
-        if int8 and jax.default_backend() == "cpu":
+def dtype_of(precision: str, graphs: bool = False) -> str:
+    """The type that matrix products are computed in (`Runtime.dtype`); graphs: whether the model
+    may be a graph of another library, beside which all else is fp32."""
+    if precision in ("int8", *ENGINES):
+        if graphs and (precision != "int8" or jax.default_backend() == "cpu"):
             return "float32"
         raise UserError(
-            "--precision int8 is for encoders and rerankers on CPUs; leave it out, or give fast"
+            f"--precision {precision} is for encoders and rerankers on CPUs; leave it out, or give "
+            "fast"
         )
     return hardware.precision_on(jax.default_backend(), Inference(precision).precision)
 

@@ -6,7 +6,9 @@ from qac_jax.fields import Checked, option
 from qac_jax.hardware import PRECISIONS_MEAN
 
 
-PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16", "int8")
+# What computes a graph that lies in the model's folder (engines.py).
+ENGINES = ("openvino", "onnx")
+PRECISIONS = ("auto", "fast", "float32", "mixed", "bfloat16", "int8", *ENGINES)
 TRUNCATIONS = ("pop_longer", "longest_first", "only_second")
 # Those of models/heads.py, which takes seconds to import.
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
@@ -20,7 +22,7 @@ class Inference(Checked):
     precision: str = option(
         "auto",
         f"precision of matrix products ({PRECISIONS_MEAN}; int8: encoders and rerankers of BERT's "
-        "family on CPUs, with the extra int8)",
+        "family on CPUs, with the extra int8; openvino, onnx: the graph of qac export --form)",
         choices=PRECISIONS,
     )
     batch_tokens: int = option(

@@ -1,4 +1,4 @@
-"""`--precision int8`: encoders and rerankers by OpenVINO, beside the same in fp32."""
+"""`--precision int8` and `qac export --form openvino|onnx`, beside the same in fp32 by JAX."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,8 +12,10 @@ from hf_encoders import random_variables
 
 from qac_jax import Retriever, artifacts, cli
 from qac_jax.errors import UserError
+from qac_jax.exporting.export import Export
 from qac_jax.formats.runs import read_run
-from qac_jax.inference import int8
+from qac_jax.hub import huggingface
+from qac_jax.inference import engines, int8
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import EncoderOptions, Inference, RerankerOptions
@@ -25,7 +27,9 @@ from qac_jax.models.bert import (
     MpnetConfig,
     RobertaConfig,
 )
+from qac_jax.models.encoders import CrossEncoder
 from qac_jax.models.layers import Runtime
+from qac_jax.pipeline.stage import execute
 from qac_jax.retrieval.index import Index
 
 
@@ -48,7 +52,7 @@ def test_the_graph_in_fp32_is_the_network(family: type[FamilyConfig], rows: int 
     types = (np.arange(20) > 7).astype(np.int32)[None].repeat(3, 0)
     given = types if config.token_types > 1 else np.zeros_like(types)
     expected = jax.jit(module.apply)({"params": params}, ids, lengths, given).last
-    found = int8.compiled(config, params, rows)(ids, given, lengths)[0]
+    found = engines.openvino(int8.Graph(config, params, rows).model())(ids, given, lengths)[0]
     assert found.shape == (3, rows or 20, 32)
     for row, length in enumerate(lengths):
         stop = min(length, rows or 20)
@@ -127,3 +131,73 @@ def test_a_first_position_in_int8_is_that_of_all(tmp_path: Path) -> None:
     whole = Encoder.load(folder, EncoderOptions(pooling="mean"), INT8)
     assert whole.hidden and first.shape == (1, 1, 32)
     np.testing.assert_allclose(first, whole.hidden["passage"](*batch)[:, :1], rtol=0, atol=1e-5)
+
+
+onnx = pytest.mark.skipif(
+    not all(map(find_spec, ("onnx", "onnxruntime", "openvino"))), reason="without the extra onnx"
+)
+TOWERS: dict[str, Any] = {"tied": False, "title": "segments"}
+
+
+@pytest.mark.parametrize(
+    "form, changes",
+    [
+        pytest.param("openvino", TOWERS, marks=openvino),
+        pytest.param("onnx", {"projection": 8}, marks=onnx),
+    ],
+)
+def test_exported_graphs_make_our_vectors(
+    form: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = toy.save_encoder(tmp_path / "encoder", **changes)
+    texts = [toy.sentence(np.random.default_rng(n), 4 + n) for n in range(30)]
+    expected = Encoder.load(model).encode(texts, "query")
+    towers = ("query", "passage") if changes is TOWERS else (".",)
+    for in_int8 in (False, True):
+        out = tmp_path / str(in_int8)
+        stage = Export(model=str(model), form=form, int8=in_int8)
+        assert execute(stage, out).info["correlation"] > (0.99 if in_int8 else 0.99999)
+        loaded = Retriever.load(out).encoder
+        assert loaded.hidden and not Encoder.load(out, inference=Inference("float32")).hidden
+        found = loaded.encode(texts, "query")
+        assert (found * expected).sum(1).min() > 0.95
+        assert (np.abs(found - expected).max() < 1e-5) is not in_int8
+        for tower in towers:  # OpenVINO reads both forms
+            file = out / tower / engines.FILES[form]
+            inputs = engines.library("openvino").Core().read_model(file).inputs
+            assert [each.any_name for each in inputs] == [*engines.INPUTS]
+
+
+@pytest.mark.parametrize(
+    "form, family, in_int8",
+    [
+        pytest.param("openvino", BertConfig, True, marks=openvino),
+        pytest.param("openvino", DistilBertConfig, False, marks=openvino),
+        pytest.param("onnx", RobertaConfig, False, marks=onnx),
+        pytest.param("onnx", ElectraConfig, True, marks=onnx),
+    ],
+)
+def test_exported_rerankers_score_as_ours(
+    form: str, family: type[FamilyConfig], in_int8: bool, tmp_path: Path
+) -> None:
+    sizes: Any = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32}
+    module = CrossEncoder(family(16384, max_positions=64, pooler=True, **sizes), labels=2)
+    vocabulary = toy.tokenizers.ASSETS / toy.tokenizers.SHIPPED
+    model, out = tmp_path / "model", tmp_path / "out"
+    huggingface.save(model, module, random_variables(module), tokenizer=vocabulary)
+    options, rng = RerankerOptions(max_length=32), np.random.default_rng(0)
+    queries, passages = ([toy.sentence(rng, n) for _ in range(20)] for n in (3, 20))
+    expected = Reranker.load(model, options).score(queries, passages)
+    execute(Export(model=str(model), form=form, int8=in_int8), out)
+    loaded = Reranker.load(out, options)
+    found = loaded.score(queries, passages)
+    assert loaded.logits and np.corrcoef(found, expected)[0, 1] > 0.99
+    assert (np.abs(found - expected).max() < 1e-4) is not in_int8
+
+
+def test_what_has_no_graph_is_refused(tmp_path: Path) -> None:
+    model = toy.save_encoder(tmp_path / "encoder")
+    with pytest.raises(UserError, match="there is no .*model.onnx; `qac export --model"):
+        Encoder.load(model, inference=Inference("onnx"))
+    with pytest.raises(UserError, match="--int8 needs --form openvino or --form onnx"):
+        execute(Export(model=str(model), int8=True), tmp_path / "out")
