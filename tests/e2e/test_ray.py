@@ -149,23 +149,10 @@ def many_shards(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mine_stage, "_MINED", 2)
 
 
-# A task, an actor and a grid's cell, which are all that the engine starts; that each verb goes on
-# after a kill is what the tests of one process see.
-KILLED = ("prepare", "embed", "grid")
-
-
-@pytest.mark.parametrize("name", [name for name in VERBS if name not in KILLED])
-def test_the_bytes_are_those_of_one_process(name, ray, road, tmp_path, monkeypatch) -> None:
-    many_shards(monkeypatch)
-    for folder, engine in (("one", "local"), ("many", ray.engine)):
-        make(name, road, tmp_path / folder, engine)
-    assert contents(tmp_path / "many") == contents(tmp_path / "one")
-
-
-@pytest.mark.parametrize("name", KILLED)
-def test_what_was_done_is_not_made_again(name, nodes, ray, road, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("name", [*VERBS, "grid"])
+def test_the_bytes_are_those_of_one_process(name, nodes, ray, road, tmp_path, monkeypatch) -> None:
     """The driver is killed when a shard is done and others are in work, and started again; then a
-    node is killed that has one in work. The bytes are those of one process."""
+    node is killed that has one in work. What was done is not made again."""
     many_shards(monkeypatch)
     make(name, road, tmp_path / "whole", "local")
     (trace := tmp_path / "trace").mkdir()
