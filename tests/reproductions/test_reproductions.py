@@ -79,7 +79,7 @@ def test_the_leaderboard_names_its_columns() -> None:
     head, _, *rows = lines[next(n for n, line in enumerate(lines) if line.startswith("| date")) :]
     names = [name.strip() for name in head.strip("|").split("|")]
     assert names[4:11] == list(leaderboard.COLLECTIONS) and len(names) == 16
-    assert all(row.count("|") == head.count("|") for row in rows)
+    assert rows and all(row.count("|") == head.count("|") for row in rows)
 
 
 @pytest.mark.parametrize("labels", [False, True])
