@@ -293,8 +293,10 @@ def test_killed_servers_lose_nothing_that_they_acknowledged(folder: Path) -> Non
     assert (LiveIndex(folder).snapshot.rows_of(known) >= 0).all()
 
 
-def test_the_launch_script_serves_the_demo(tmp_path: Path) -> None:
+def test_the_launch_script_serves_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its index becomes a living one, once; an index that is named is served as it is."""
+    for extra in ("QAC_WITH_DEV", "QAC_WITH_BENCH"):  # would be installed
+        monkeypatch.delenv(extra, raising=False)
     # A clone whose environment is installed already, as launch/setup.sh notes it.
     root = tmp_path / "clone"
     shutil.copytree(TESTS.parent / "launch", root / "launch")
