@@ -10,9 +10,10 @@ import numpy as np
 
 from qac_jax import progress
 from qac_jax.errors import UserError
+from qac_jax.exporting import onnx_graph
 from qac_jax.hub import huggingface
 from qac_jax.hub.sentence_transformers import transformer_folder
-from qac_jax.inference import engines, int8, onnx_graph
+from qac_jax.inference import engines, int8
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Pair, Reranker
 from qac_jax.inference.settings import Inference, RerankerOptions
