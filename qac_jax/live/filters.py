@@ -27,7 +27,10 @@ _LONGEST = 1024
 _HALF = re.compile("[\ud800-\udfff]")
 _COMPARISONS = {"==": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 # A text that is a number: tables of files have no others.
-NUMERAL = "kind = 'text' AND value GLOB '[-0-9]*' AND substr(value, 2) NOT GLOB '*[^0-9.]*'"
+NUMERAL = (
+    "kind = 'text' AND value GLOB '[-0-9]*' AND value GLOB '*[0-9]' "
+    "AND substr(value, 2) NOT GLOB '*[^0-9.]*' AND value NOT GLOB '*.*.*'"
+)
 OPERATORS = (*_COMPARISONS, "!=", "in", "not in", "exists")
 
 Where = Mapping[str, Any]

@@ -266,7 +266,7 @@ RECORDS: list[dict[str, Any]] = [
     {"_id": "a", "text": "bee one", "lang": "en", "year": 2019, "tags": ["x", "y"], "open": True},
     {"_id": "b", "text": "bee two", "lang": "de", "year": 2020.5, "columns": {"kind": "k1"}},
     {"_id": "c", "text": "bee three", "lang": "en", "year": "2020", "tags": "y", "open": False},
-    {"_id": "d", "text": "bee four", "tags": [], "nothing": None},
+    {"_id": "d", "text": "bee four", "tags": [], "nothing": None, "year": ["-", "1.2.3", "1-2"]},
     {"_id": "e", "text": "bee five", "lang": "Ü \0 ' \" ; --", "year": -1, "open": 1},
 ]
 
@@ -280,6 +280,7 @@ FITS: list[tuple[dict[str, Any], str]] = [
     ({"lang": (">=", "e")}, "ace"),
     ({"year": {">": 0, "<": 2020}}, "a"),
     ({"year": (">=", 2020)}, "bc"),
+    ({"year": ("<", 2)}, "e"),
     ({"year": "2020"}, "c"),
     ({"year": {"not in": [2020, -1]}}, "abd"),
     ({"tags": {"exists": False}}, "bde"),
