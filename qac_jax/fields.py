@@ -247,11 +247,7 @@ def converter(hint: Any) -> Callable[[str], Any] | None:
     inner = converter(lists[0]) if lists else None
     if inner is None:
         return None
-
-    def comma_list(text: str) -> tuple[Any, ...]:
-        return tuple(inner(part.strip()) for part in text.split(",") if part.strip())
-
-    return comma_list
+    return lambda text: tuple(inner(part.strip()) for part in text.split(",") if part.strip())
 
 
 def _children(value: Any, label: str) -> list[tuple[str, Any]]:

@@ -21,13 +21,6 @@ def user_cache() -> Path:
     return Path(base) / "qac_jax"
 
 
-def make_private(folder: str) -> None:
-    """Makes a folder of the cache; what is in the cache itself only its owner may read."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.stat(user_cache()).st_mode & 0o077:
-        os.chmod(user_cache(), 0o700)
-
-
 def hash_file(path: epath.PathLike) -> str:
     digest = hashlib.sha256()
     with epath.Path(path).open("rb") as file:
@@ -66,7 +59,8 @@ def remember(folder: epath.PathLike, taken: Mapping[str, str]) -> None:
     there = {n: note for n, note in _known(folder).items() if os.path.exists(f"{folder}/{n}")}
     with contextlib.suppress(OSError):
         file = _notes(folder)
-        make_private(os.fspath(file.parent))
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        user_cache().chmod(0o700)  # what is in it only its owner may read
         part = file.with_name(f"{file.name}.{os.getpid()}")
         text = json.dumps({**there, **notes})
         part.write_text(f"{_seal(text)}\n{text}")

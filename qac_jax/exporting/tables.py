@@ -145,11 +145,6 @@ def _queries(path: str) -> Iterator[Row]:
         yield {"_id": query.id, "text": query.text, **({"metadata": meta} if meta else {})}
 
 
-def _judgements(path: str) -> Iterator[Row]:
-    for query, passage, grade in read_judgements(path):
-        yield {"query-id": query, "corpus-id": passage, "score": grade}
-
-
 def _run(path: str) -> Iterator[Row]:
     (file,) = runs.run_files(path).values()
     for query, ranking in runs.read_run(file).items():
@@ -159,8 +154,14 @@ def _run(path: str) -> Iterator[Row]:
 
 
 _FILES: dict[str, Callable[[str], Iterator[Row]]] = {
-    "passages": read_passages, "queries": _queries, "judgements": _judgements, "run": _run,
-}  # fmt: skip
+    "passages": read_passages,
+    "queries": _queries,
+    "judgements": lambda path: (
+        {"query-id": query, "corpus-id": passage, "score": grade}
+        for query, passage, grade in read_judgements(path)
+    ),
+    "run": _run,
+}
 
 
 def _types(arrow: Any, blocks: Iterator[Block]) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class _Programs:
         self.put = jax.jit(self._put, donate_argnums=0)
         self.advance = jax.jit(self._advance, donate_argnums=2)
         self.empty = jax.jit(self._nothing, static_argnums=(2, 3))
-        self.cut = jax.jit(self._shorter, static_argnums=1)
+        self.cut = jax.jit(lambda *of: self._placed(parts.cut(*of)), static_argnums=1)
 
     def _start(
         self, params: Any, shared: Any, ids: Any, lengths: Any, limits: Any, bits: Any
@@ -205,9 +205,6 @@ class _Programs:
         like = jax.eval_shape(self._start, params, shared, ids, number, number, bits)
         return self._placed(parts.empty(like))
 
-    def _shorter(self, slots: parts.Slots, length: int) -> parts.Slots:
-        return self._placed(parts.cut(slots, length))
-
     def _placed(self, slots: parts.Slots) -> parts.Slots:
         devices = self._mesh.shape[TENSOR]
 
@@ -227,7 +224,5 @@ def _specs(slots: parts.Slots) -> Any:
     return jax.tree.map(lambda axis: PartitionSpec(*(None,) * axis, "data"), slots.axes())
 
 
-@functools.lru_cache(maxsize=8)
-def _programs(module: Writer, rules: Rules, mesh: Mesh) -> _Programs:
-    """Compiled once for all generators of one architecture."""
-    return _Programs(module, rules, mesh)
+# Compiled once for all generators of one architecture.
+_programs = functools.lru_cache(maxsize=8)(_Programs)

@@ -97,7 +97,9 @@ def add(live: LiveIndex, source: Artifact, *, replace: bool = False) -> int:
     """Adds an artefact's passages in changes of 16,384; returns how many."""
     count = 0
     with progress.Bar("index", total=source.count, unit="passages") as bar:
-        for records, known in _read(live, source):
+        if source.kind in (*KINDS, KIND):
+            _check_encoder(live, source)
+        for records, known in rows(source):
             live.add(records, known, replace=replace)
             count += len(records)
             bar.advance(len(records))
@@ -157,12 +159,6 @@ def add_documents(
     if fresh or stale:
         write()
     return field == "path" and os.path.isdir(path)
-
-
-def _read(live: LiveIndex, source: Artifact) -> Iterator[tuple[list[Record], np.ndarray | None]]:
-    if source.kind in (*KINDS, KIND):
-        _check_encoder(live, source)
-    return rows(source)
 
 
 def rows(source: Artifact) -> Iterator[tuple[list[Record], np.ndarray | None]]:

@@ -8,6 +8,7 @@ after the other in this process, or on a cluster (engines.py) at the same time.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -120,7 +121,7 @@ def run(grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str) 
                 stage = inputs.located(declared, folders, cell.data_dir)
                 jobs.append(engines.Job((stage, folders[name]), before))
     finished: dict[str, Artifact] = {}
-    made, previous = engines.in_order(_executed, jobs), 0
+    made, previous = engines.in_order(functools.partial(stage_lib.execute, replace=True), jobs), 0
     for place, (number, name) in first.items():
         cell = todo[number]
         if number != previous:
@@ -140,10 +141,6 @@ def run(grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str) 
     for cell in todo:
         _link(cell, root)
     return _summarized(grid, todo, finished, root)
-
-
-def _executed(stage: Stage, folder: epath.Path) -> Artifact:
-    return stage_lib.execute(stage, folder, replace=True)
 
 
 def plan(todo: Sequence[Cell], sizes: Mapping[str, int] | None = None) -> dict[str, Any]:

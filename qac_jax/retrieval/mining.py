@@ -16,7 +16,6 @@ and each group comes with all queries of its passages: each is encoded once a st
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import operator
 import os
@@ -30,6 +29,7 @@ import numpy as np
 from qac_jax.data.judged import generated_id
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
+from qac_jax.formats.identities import id_hashes
 from qac_jax.formats.queries import Query, read_queries
 from qac_jax.formats.records import Records
 from qac_jax.formats.runs import Ranking
@@ -111,9 +111,8 @@ class Miner:
         self._passages, self._mining, self._seed = passages, mining, seed
         self._searchers = searchers
         self._rows = {name: _rows_of(s, passages) for name, s in searchers.items()}
-        self._texts = np.fromiter(
-            (_text_hash(record["text"]) for record in passages), np.uint64, len(passages)
-        )
+        # Of the words, without regard to case and blanks.
+        self._texts = id_hashes(" ".join(r["text"].split()).casefold() for r in passages)
 
     def mine(self, questions: Sequence[Question]) -> Iterator[Record]:
         """A record for each question: ids of positives and negatives, ranks by each searcher."""
@@ -158,12 +157,6 @@ def _rows_of(searcher: Searchable, passages: Records) -> np.ndarray:
     if None in places:
         raise UserError(f"{searcher.artifact.path} holds passages that are not among those given")
     return np.array(places, np.int64)
-
-
-def _text_hash(text: str) -> int:
-    """Hash of the words, without regard to case and blanks."""
-    words = " ".join(text.split()).casefold()
-    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little")
 
 
 def generated_queries(contexts: Records, passages: Records) -> list[Question]:

@@ -29,10 +29,6 @@ def paragraphs(text: str) -> str:
     return "\n".join(filter(None, joined))
 
 
-def _read_text(source: Source) -> Iterator[Document]:
-    yield page(source, source.name, [Headed(0, "", paragraphs(source.text()))])
-
-
 # Markdown.
 
 # What Pandoc, Docusaurus and MyST add: boxes (::: note), footnotes, tasks, attributes of headings.
@@ -237,5 +233,8 @@ PAGE_FORMATS = {
     "pdf": PageFormat((".pdf",), _read_pdf),
     "restructuredtext": PageFormat((".rst", ".rest"), _read_rst),
     # Without a suffix: README, LICENSE.
-    "text": PageFormat((".txt", ".text", ".log", ""), _read_text),
+    "text": PageFormat(
+        (".txt", ".text", ".log", ""),
+        lambda source: [page(source, source.name, [Headed(0, "", paragraphs(source.text()))])],
+    ),
 }
