@@ -1,12 +1,15 @@
 """This process: its place among hosts, its command line, cores and signals. Needs no JAX."""
 
+import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import os
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from qac_jax.errors import Interrupted, UserError
 
@@ -17,6 +20,22 @@ _command: tuple[str, ...] = ()
 # The signals that this process was sent and that have not ended it. What takes them may have to
 # finish first, or be a library that swallows what is raised in it: the next stage looks here.
 received: list[int] = []
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def prefetched(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    """`make` of each item; the next one is made in a thread while one is in use."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        upcoming: collections.deque[concurrent.futures.Future[T]] = collections.deque()
+        for item in items:
+            upcoming.append(thread.submit(make, item))
+            if len(upcoming) > 1:
+                yield upcoming.popleft().result()
+        while upcoming:
+            yield upcoming.popleft().result()
 
 
 def run_by(arguments: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ import pathlib
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import IO, Any
 
@@ -160,17 +160,15 @@ class Writer:
         part.replace(self._home / name)
 
     @contextlib.contextmanager
-    def open(
-        self, name: str, mode: str = "w", *, facts: MutableMapping[str, Any] | None = None
-    ) -> Iterator[IO[Any]]:
+    def open(self, name: str, mode: str = "w") -> Iterator[IO[Any]]:
         """A file that appears under its name only when the block ends without an error.
 
-        `mode` is "w" (UTF-8 text) or "wb". `facts` may be filled until the block ends.
+        `mode` is "w" (UTF-8 text) or "wb".
         """
         text: Any = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
         with open(self.part(name), mode, _BLOCK, **text) as file:
             yield file
-        self.keep(name, facts=facts)
+        self.keep(name)
 
     def write_text(self, name: str, text: str) -> None:
         with self.open(name) as file:

@@ -15,7 +15,7 @@ import itertools
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -148,9 +148,9 @@ def write_sheet(
     sheet: IO[str],
     key: IO[str],
     pairs: Sequence[ContextPair],
-    text: Callable[[int], str],
+    passages: Records,
     count: int,
-    seed: int = 0,
+    seed: int,
 ) -> int:
     """The blind sheet of the first `count` pairs of each sort, and its key; returns their number.
 
@@ -162,7 +162,8 @@ def write_sheet(
     sheet_writer.writerow(SHEET)
     key_writer.writerow(KEY)
     for number, pair in enumerate(chosen, start=1):
-        first, second = (" ".join(of.split()) for of in (text(pair.passage), pair.context))
+        texts = passages[pair.passage]["text"], pair.context
+        first, second = (" ".join(text.split()) for text in texts)
         sheet_writer.writerow((number, first, second, ""))
         key_writer.writerow((number, pair.sort, pair.name))
     return len(chosen)

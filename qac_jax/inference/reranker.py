@@ -27,11 +27,12 @@ from qac_jax.formats.runs import Ranking, Run, ranked
 from qac_jax.hub import huggingface, names
 from qac_jax.inference import buckets, engines
 from qac_jax.inference.buckets import Batch
-from qac_jax.inference.runner import Hidden, Runner, dtype_of, prefetched
+from qac_jax.inference.runner import Hidden, Runner, dtype_of
 from qac_jax.inference.settings import BY_DEVICE, USUAL_PAIRS, Inference, RerankerOptions
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.encoders import CrossEncoder, log_odds
 from qac_jax.models.layers import Runtime
+from qac_jax.processes import prefetched
 from qac_jax.text.tokenizers import Tokenizer
 
 

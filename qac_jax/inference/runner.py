@@ -8,7 +8,6 @@ batches while the devices compute.
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -37,7 +36,6 @@ TENSOR = "tensor"
 Hidden = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 T = TypeVar("T")
-S = TypeVar("S")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,18 +143,6 @@ def check_finite(numbers: np.ndarray) -> None:
     """Raises UserError for what a model gives where its numbers overflow."""
     if not np.isfinite(numbers).all():
         raise UserError("the model gives numbers that are not finite; give --precision float32")
-
-
-def prefetched(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-    """`make` of each item; the next one is made in a thread while one is in use."""
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        upcoming: collections.deque[concurrent.futures.Future[T]] = collections.deque()
-        for item in items:
-            upcoming.append(thread.submit(make, item))
-            if len(upcoming) > 1:
-                yield upcoming.popleft().result()
-        while upcoming:
-            yield upcoming.popleft().result()
 
 
 # One copy of a model over several devices: matrices are cut along heads, the inner layer of the

@@ -23,7 +23,7 @@ from qac_jax.fields import option
 from qac_jax.formats.records import shard_name
 from qac_jax.pipeline import engines
 from qac_jax.pipeline.engines import Loaded
-from qac_jax.processes import cores
+from qac_jax.processes import cores, prefetched
 from qac_jax.progress import Bar
 
 
@@ -92,16 +92,13 @@ def sharded(
 
 def _loaded(out: Writer, shards: Sequence[ShardFile], loaded: Loaded, bar: Bar) -> None:
     """One after the other; the next job is prepared in a thread."""
-    with concurrent.futures.ThreadPoolExecutor(1) as reader:
-        upcoming = [reader.submit(loaded.ahead, shard.job) for shard in shards[:1]]
-        for place, shard in enumerate(shards):
-            ready = upcoming.pop().result()
-            upcoming = [reader.submit(loaded.ahead, s.job) for s in shards[place + 1 : place + 2]]
-            before = bar.count
-            facts = loaded.work(dataclasses.replace(shard, job=ready), bar)
-            counted = bar.count - before
-            (bar.skip if counted else bar.advance)(shard.items - counted)
-            _keep(out, shard, facts or {})
+    jobs = prefetched(loaded.ahead, [shard.job for shard in shards])
+    for shard, ready in zip(shards, jobs, strict=True):
+        before = bar.count
+        facts = loaded.work(dataclasses.replace(shard, job=ready), bar)
+        counted = bar.count - before
+        (bar.skip if counted else bar.advance)(shard.items - counted)
+        _keep(out, shard, facts or {})
 
 
 def pooled(

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import hashlib
 import itertools
 import json
 import math
@@ -29,6 +28,7 @@ import numpy as np
 
 from qac_jax.errors import UserError
 from qac_jax.fields import Checked, option
+from qac_jax.formats.identities import id_hash
 from qac_jax.formats.records import Record, Records, write_lines
 from qac_jax.queries import structure
 from qac_jax.text import crops
@@ -192,8 +192,7 @@ def best(spans: Sequence[str], scores: np.ndarray, keep: int) -> list[tuple[str,
 
 
 def _number(seed: int, name: str) -> int:
-    digest = hashlib.blake2b(f"{seed}\n{name}\nspans".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return id_hash(f"{seed}\n{name}\nspans")
 
 
 def words(text: str) -> list[str]:

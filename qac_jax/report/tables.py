@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from qac_jax.evaluation.benchmarks import QUESTIONS, Suite
 from qac_jax.evaluation.results import Result
@@ -47,6 +48,13 @@ def figures(results: Sequence[Result], what: str = "run") -> str:
     names = measures(results)
     rows = [[r.name, *(number(r.mean.get(measure)) for measure in names)] for r in results]
     return markdown([what, *names], rows)
+
+
+def evaluation(results: Sequence[Result], facts: Mapping[str, Any], what: str = "run") -> str:
+    """The figures, and below them the comparisons among the facts."""
+    text = figures(results, what)
+    found = compared(Comparison(**comparison) for comparison in facts["comparisons"])
+    return f"{text}\n\n{markdown(COMPARED, found)}" if found else text
 
 
 def compared(comparisons: Iterable[Comparison]) -> list[list[str]]:

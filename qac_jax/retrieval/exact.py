@@ -6,7 +6,6 @@ looks only at scores above the worst that is kept, which are few after the first
 of its time is the product. Of equal scores the earlier row wins, whatever the blocks.
 """
 
-import concurrent.futures
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from qac_jax.errors import UserError
+from qac_jax.processes import prefetched
 from qac_jax.retrieval.vectors import Vectors
 
 
@@ -116,12 +116,7 @@ class Exact:
     def _read_ahead(self) -> Iterator[tuple[int, np.ndarray]]:
         """(first row, rows); the next block is read in the background."""
         starts = range(0, len(self), self._block_rows)
-        with concurrent.futures.ThreadPoolExecutor(1) as reader:
-            upcoming = [reader.submit(self._read, start) for start in starts[:1]]
-            for number, start in enumerate(starts):
-                block = upcoming.pop().result()
-                upcoming = [reader.submit(self._read, s) for s in starts[number + 1 : number + 2]]
-                yield start, block
+        return zip(starts, prefetched(self._read, starts), strict=True)
 
     def _read(self, start: int) -> np.ndarray:
         return self._vectors.read(start, min(start + self._block_rows, len(self)))

@@ -74,19 +74,17 @@ def convex(
     *,
     weights: Sequence[float] = (),
     normalization: str = THEORETICAL,
-    lowest: Sequence[float | None] = (),
     depth: int | None = None,
 ) -> Run:
     """The mean of normalised scores, weighted (Bruch, Gai and Ingber, TOIS 2023).
 
-    A passage that is missing from a run gets the score of the run's last passage. `lowest`: the
-    lowest possible score of each run (default: `lowest_score`).
+    A passage that is missing from a run gets the score of the run's last passage.
     """
     shares = np.asarray(_one_each(weights, runs))
     if (shares < 0).any() or not shares.any():
         raise UserError("weights are 0 or more for each run, and not all 0")
     shares = shares / shares.sum()
-    lowest = lowest or [lowest_score(run) for run in runs]
+    lowest = [lowest_score(run) for run in runs]
     fused = {}
     for query in _queries(runs):
         rankings = [run.get(query) for run in runs]

@@ -1,7 +1,6 @@
 """`qac analyse`: how related contexts are, votes on their sheets, similarities of encoders."""
 
 import dataclasses
-import io
 import json
 import os
 
@@ -9,7 +8,6 @@ from qac_jax import progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation import relatedness, results, significance, similarity
-from qac_jax.evaluation.significance import Comparison
 from qac_jax.formats import runs
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
@@ -44,27 +42,17 @@ class Relate(Stage):
         draw = relatedness.drawn_pairs if contexts else relatedness.labelled_pairs
         pairs = list(draw(passages, given, self.at_most, self.seed))
         ranks = relatedness.bm25_ranks((r["text"] for r in passages), pairs) if pairs else []
-
-        def text(row: int) -> str:
-            return passages[row]["text"]
-
         sorts = relatedness.measured(pairs, ranks)
         compared = significance.compared(sorts, list(sorts[0].mean), seed=self.seed)
         results.store(out, sorts, {"comparisons": [dataclasses.asdict(c) for c in compared]})
         if self.sheet:
-            sheet, key = io.StringIO(newline=""), io.StringIO(newline="")
-            count = relatedness.write_sheet(sheet, key, pairs, text, self.sheet_items, self.seed)
-            for name, content in ((SHEET, sheet), (KEY, key)):
-                out.write_text(name, content.getvalue())
+            of = pairs, passages, self.sheet_items, self.seed
+            with out.open(SHEET) as sheet, out.open(KEY) as key:
+                count = relatedness.write_sheet(sheet, key, *of)
             progress.say(f"{count} items to judge: {out.path / SHEET}; what they are: {KEY} beside")
 
     def summary(self, artifact: Artifact) -> str:
-        sorts, facts = results.read(artifact)
-        parts = [tables.figures(sorts, "context")]
-        if facts["comparisons"]:
-            found = tables.compared(Comparison(**c) for c in facts["comparisons"])
-            parts.append(tables.markdown(tables.COMPARED, found))
-        return "\n\n".join(parts)
+        return tables.evaluation(*results.read(artifact), "context")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

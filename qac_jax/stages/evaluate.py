@@ -15,7 +15,6 @@ from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.evaluation import answers, benchmarks, metrics, results, significance
 from qac_jax.evaluation.benchmarks import Collection, Judging, SearchFunction
-from qac_jax.evaluation.significance import Comparison
 from qac_jax.fields import option, part
 from qac_jax.formats import runs as run_files
 from qac_jax.inference.settings import EncoderOptions, Inference
@@ -98,11 +97,7 @@ class Evaluate(Stage):
 
     def summary(self, artifact: Artifact) -> str:
         judged, facts = results.read(artifact)
-        text = tables.figures(judged)
-        if facts["comparisons"]:
-            found = tables.compared(Comparison(**c) for c in facts["comparisons"])
-            text += f"\n\n{tables.markdown(tables.COMPARED, found)}"
-        return text + _approximated(facts)
+        return tables.evaluation(judged, facts) + _approximated(facts)
 
     def _measures(self) -> Sequence[str]:
         if self.queries:
