@@ -1,10 +1,17 @@
-"""`qac evaluate` from the command line: figures, comparisons, answers, mistakes."""
+"""`qac evaluate` and `qac analyse` from the command line: figures, sheets, mistakes."""
+
+import csv
+import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from qac_jax import artifacts, cli
-from qac_jax.evaluation import results
+from qac_jax.errors import UserError
+from qac_jax.evaluation import relatedness, results
+from qac_jax.evaluation.results import read
 from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import ranked, read_run, write_run
 
@@ -115,3 +122,101 @@ def test_runs_and_judgements_that_do_not_fit_are_refused(files, capsys):
     ):
         assert evaluate(files, "--runs", f"{files}/{run}", "--qrels", f"{files}/{qrels}") == 2
         assert said in capsys.readouterr().err
+
+
+DOCUMENTS, EACH = 8, 5
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory) -> list[str]:
+    """Passages of words of their own and of their document's, and queries of their own words."""
+    root = tmp_path_factory.mktemp("pairs")
+    passages, contexts = [], []
+    for d, p in itertools.product(range(DOCUMENTS), range(EACH)):
+        words = [f"own{d}x{p}y{w}" for w in range(4)] + [f"topic{d}z{w}" for w in range(2)]
+        passage = {"_id": f"d{d}-{p}", "doc": f"d{d}", "position": p, "title": ""}
+        passages.append(passage | {"text": " ".join(words)})
+        query = {"text": f"what is own{d}x{p}y1", "origin": "text2query", "score": 0.0}
+        contexts.append({"_id": f"d{d}-{p}", "contexts": [query]})
+    for kind, records in (("passages", passages), ("contexts", contexts)):
+        with artifacts.create(root / kind, kind=kind, key=kind, stage="test") as out:
+            write_records(out, records, kind)
+    return ["--pairs", str(root / "contexts"), "--passages", str(root / "passages")]
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def analyse(out: Path, *arguments: str) -> int:
+    return cli.main(["analyse", *arguments, "--out", str(out)])
+
+
+def test_queries_lead_back_to_their_passages(asked, tmp_path, capsys):
+    assert analyse(tmp_path / "out", *asked) == 0
+    printed = capsys.readouterr().out
+    found, _ = read(artifacts.load(tmp_path / "out"))
+    means = {result.name: result.mean for result in found}
+    assert {result.queries for result in found} == {DOCUMENTS * EACH}
+    assert means[relatedness.QUERY]["bm25 mrr"] == 1.0
+    # A sibling shares the topic with all four others: it cannot tell them apart.
+    for sort in (relatedness.RANDOM, relatedness.NEARBY):
+        assert 0.2 < means[sort]["bm25 mrr"] < 0.9 and means[sort]["bm25 hit@10"] == 1.0
+    assert relatedness.QUERY in printed and "t-test" in printed
+
+
+def test_a_sheet_is_blind_and_votes_are_counted(asked, tmp_path, capsys):
+    sheet = tmp_path / "out" / "sheet.csv"
+    assert analyse(tmp_path / "out", *asked, "--sheet", "--sheet_items", "6") == 0
+    rows = table(sheet)
+    assert len(rows) == 18 and set(rows[0]) == set(relatedness.SHEET)
+    assert "nearby" not in sheet.read_text()
+    key = {int(r["number"]): r["sort"] for r in table(tmp_path / "out" / "key.csv")}
+    order = [key[int(row["number"])] for row in rows]
+    assert order != sorted(order)  # shuffled
+    # Three judges: queries are related to two of them, passages to one.
+    for judge in range(3):
+        with (tmp_path / f"judge{judge}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, relatedness.SHEET)
+            writer.writeheader()
+            for row in rows:
+                query = key[int(row["number"])] == relatedness.QUERY
+                row["vote"] = "yes" if judge == 0 or (query and judge == 1) else "0"
+                writer.writerow(row)
+    filled = ",".join(str(tmp_path / f"judge{judge}.csv") for judge in range(3))
+    counted = ["--sheets", filled, "--key", str(tmp_path / "out" / "key.csv")]
+    assert analyse(tmp_path / "votes", *counted) == 0
+    record = json.loads((tmp_path / "votes" / "metrics.json").read_text())
+    rates = {name: mean["highly related"] for name, mean in record["mean"].items()}
+    assert rates == {relatedness.QUERY: 1.0, relatedness.RANDOM: 0.0, relatedness.NEARBY: 0.0}
+    # By hand: every item has two alike of three, P = 1/3; yes is 4/9 of the votes.
+    chance = (4 / 9) ** 2 + (5 / 9) ** 2
+    assert record["kappa"] == pytest.approx((1 / 3 - chance) / (1 - chance))
+    assert "kappa" in capsys.readouterr().out
+
+
+def test_a_sheet_of_labels(asked, tmp_path, capsys):
+    """A positive and a negative of each query, whatever the number of lines that it has."""
+    sides = {"positives": ["d0-0"], "negatives": ["d1-1", "d2-2"]}
+    lines = [{"_id": f"q{n}", "query": f"what is own0x0y{n % 4}", **sides} for n in (0, 0, 1)]
+    with artifacts.create(tmp_path / "labels", kind="negatives", key="l", stage="test") as out:
+        write_records(out, lines, "negatives")
+    labels = ["--pairs", str(tmp_path / "labels"), *asked[2:]]
+    assert analyse(tmp_path / "out", *labels, "--sheet") == 0
+    rows, key = (table(tmp_path / "out" / name) for name in ("sheet.csv", "key.csv"))
+    assert sorted(r["sort"] for r in key) == ["negatives", "negatives", "positives", "positives"]
+    for row, (sort, name) in zip(rows, ((r["sort"], r["name"]) for r in key), strict=True):
+        assert row["second"] == f"what is own0x0y{name[1:]}"
+        assert row["first"].startswith("own0x0") == (sort == "positives")
+    (right, wrong), _ = read(artifacts.load(tmp_path / "out"))
+    assert (right.mean["bm25 mrr"], wrong.mean["bm25 mrr"]) == (1.0, 0.0)
+
+
+def test_a_bad_vote_names_its_line(tmp_path):
+    key, sheet = tmp_path / "key.csv", tmp_path / "sheet.csv"
+    key.write_text("number,sort,name\n1,a,x\n2,b,y\n")
+    for row, said in (("2,a,b,perhaps\n", "sheet.csv.*3.*'perhaps' on number 2"), ("", "1 of 2")):
+        sheet.write_text(f"number,first,second,vote\n1,a,b,1\n{row}")
+        with pytest.raises(UserError, match=said):
+            relatedness.read_votes(sheet, relatedness.read_key(key))

@@ -1,11 +1,13 @@
-"""Pages of help that are short and complete."""
+"""Pages of help that are short and complete; `qac doctor`: every part, and the extras."""
 
 import contextlib
 
 import pytest
 
-from qac_jax import cli, fields
+from qac_jax import cli, extras, fields
 from qac_jax.cli import ALIASES, VERBS
+from qac_jax.errors import UserError
+from qac_jax.stages import look
 
 
 STAGES = {name: verb for name, verb in VERBS.items() if verb.target}
@@ -37,3 +39,20 @@ def test_the_whole_page_lists_every_setting(capsys: pytest.CaptureFixture[str]) 
                 assert f"[{', '.join(listed)}]" in whole, name
             if leaf.field.default == fields.REQUIRED:
                 assert "required: " in whole
+
+
+def test_what_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = look.Check("gone", lambda: extras.load("nowhere", "pdf", "reading"), "pip install gone")
+    monkeypatch.setattr(look, "CHECKS", [*look.CHECKS, gone._replace(needed=False)])
+    assert look.doctor() == 0
+    shown = capsys.readouterr().out
+    assert "-> pip install gone" in shown
+    assert shown.endswith("all needed parts work\n")
+    monkeypatch.setattr(look, "CHECKS", [gone])
+    assert look.doctor() == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "broken: gone"
+
+
+def test_a_missing_module_names_its_extra() -> None:
+    with pytest.raises(UserError, match=r"reading needs nowhere.*pip install 'qac_jax\[pdf\]'"):
+        extras.load("nowhere", "pdf", "reading")
