@@ -9,14 +9,13 @@ import itertools
 import json
 import os
 import re
-import urllib.error
 import urllib.parse
-import urllib.request
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import httpx2
 import numpy as np
 
 from qac_jax import extras, progress
@@ -236,23 +235,18 @@ class Elasticsearch:
 
     def _ask(self, method: str, path: str = "", body: Any = None) -> Any:
         """The answer; None where there is no such index."""
-        kind = "json"
-        if isinstance(body, list):  # JSON lines
-            kind, body = "x-ndjson", b"".join(map(encode, body))
-        elif body is not None:
-            body = json.dumps(body).encode()
-        headers = {"Content-Type": f"application/{kind}"}
+        lines = isinstance(body, list)
+        content = b"".join(map(encode, body)) if lines else body and json.dumps(body)
+        headers = {"Content-Type": f"application/{'x-ndjson' if lines else 'json'}"}
         if key := os.environ.get("ELASTIC_API_KEY"):
             headers["Authorization"] = f"ApiKey {key}"
-        request = urllib.request.Request(f"{self._base}{path}", body, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.loads(answer.read() or b"{}")
-        except urllib.error.HTTPError as error:
-            if error.code == 404 and method == "HEAD":
-                return None
-            said = error.read(500).decode(errors="replace")
-            raise OSError(f"{method} {path or '/'}: {error.code} {said}") from error
+        sent: dict[str, Any] = {"content": content, "headers": headers, "timeout": 60}
+        answer = httpx2.request(method, f"{self._base}{path}", **sent, follow_redirects=True)
+        if answer.status_code == 404 and method == "HEAD":
+            return None
+        if answer.is_error:
+            raise OSError(f"{method} {path or '/'}: {answer.status_code} {answer.text[:500]}")
+        return answer.json() if answer.content else {}
 
     def known(self, ids: Sequence[str]) -> dict[str, str]:
         found = self._ask("POST", "/_mget?_source_includes=sum", {"ids": [*ids]})

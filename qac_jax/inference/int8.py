@@ -82,7 +82,7 @@ def measured(config: BackboneConfig, params: Mapping[str, Any], samples: Samples
 
 
 class Graph:
-    """The backbone as operations of OpenVINO, which exporting/onnx_graph.py replaces."""
+    """The backbone as operations of OpenVINO, which exporting/graphs.py replaces."""
 
     def __init__(
         self,
