@@ -59,32 +59,16 @@ Found = tuple[np.ndarray, np.ndarray]  # scores float32, rows int64: [queries, k
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    leaves: int  # 0: no tree
-    hashed: bool = True
+    leaves: int  # of FAISS lists; 0: none, all is scanned
+    hashed: bool = True  # codes, then exact scores of candidates; False: exact scores only
     dims_per_block: int = 2
-    threshold: float = 0.2  # of anisotropic quantisation
+    threshold: float = 0.2  # ScaNN: of anisotropic quantisation
     training_rows: int = 100_000
     reordering: str = "float32"
-    soar: float = 0.0  # lambda of a second leaf for each row (0: none)
+    soar: float = 0.0  # ScaNN: lambda of a second leaf for each row (0: none)
 
 
-@dataclasses.dataclass(frozen=True)
-class Lists:
-    """How FAISS builds an inverted file; without lists all codes are scanned."""
-
-    leaves: int  # lists; 0: none
-    hashed: bool = True  # 4-bit codes, then exact scores of candidates; False: exact scores only
-    dims_per_block: int = 2
-    training_rows: int = 100_000
-    reordering: str = "float32"
-
-
-AnyPreset = Preset | Lists
-
-
-def preset(
-    method: str, rows: int, *, leaves: int | None = None, soar: float = 0.0, **changes: Any
-) -> AnyPreset:
+def preset(method: str, rows: int, *, leaves: int | None = None, **changes: Any) -> Preset:
     """The default preset for a number of rows, with some of its settings changed."""
     # Twice the square root: a quarter faster at equal recall than the square root itself.
     usual = max(1, round(2 * rows**0.5))
@@ -93,9 +77,7 @@ def preset(
     if leaves > rows:
         raise UserError(f"leaves={leaves} are more than the {rows} vectors; about {usual}, or 0")
     hashed = rows >= BRUTE_FORCE or leaves > 0
-    if method == SCANN:
-        return Preset(leaves, hashed, soar=soar, **changes)
-    return Lists(leaves, hashed and rows >= _CENTRES, **changes)
+    return Preset(leaves, hashed and (method == SCANN or rows >= _CENTRES), **changes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +107,7 @@ class Approximate(abc.ABC):
         folders: Sequence[Folder],
         rows: Sequence[int],
         width: int,
-        presets: Sequence[AnyPreset],
+        presets: Sequence[Preset],
         efforts: Mapping[int, Effort] = MappingProxyType({}),
     ):
         self.presets = presets
@@ -146,7 +128,7 @@ class Approximate(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def build(cls, vectors: np.ndarray, preset: Any, folder: Folder) -> None:
+    def build(cls, vectors: np.ndarray, preset: Preset, folder: Folder) -> None:
         """Builds one part and writes it into an empty folder that may be moved afterwards."""
 
     @classmethod
@@ -160,7 +142,7 @@ class Approximate(abc.ABC):
 
     @abc.abstractmethod
     def _search_part(
-        self, part: Any, preset: Any, queries: np.ndarray, k: int, effort: Effort
+        self, part: Any, preset: Preset, queries: np.ndarray, k: int, effort: Effort
     ) -> Found:
         """The top k of one part; row -1 where there is none."""
 
@@ -268,7 +250,7 @@ class Faiss(Approximate):
     NAME = "FAISS"
 
     @classmethod
-    def build(cls, vectors: np.ndarray, preset: Lists, folder: Folder) -> None:
+    def build(cls, vectors: np.ndarray, preset: Preset, folder: Folder) -> None:
         """An inverted file of 4-bit codes, with the vectors that candidates are rescored with."""
         faiss, vectors = faiss_library(), np.ascontiguousarray(vectors, np.float32)
         width, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
@@ -308,7 +290,7 @@ class Faiss(Approximate):
         return part, part.ntotal
 
     def _search_part(
-        self, part: Any, preset: Lists, queries: np.ndarray, k: int, effort: Effort
+        self, part: Any, preset: Preset, queries: np.ndarray, k: int, effort: Effort
     ) -> Found:
         faiss = faiss_library()
         params = faiss.SearchParametersIVF(nprobe=effort.leaves) if preset.leaves else None
@@ -331,12 +313,11 @@ def opened(
     efforts: Mapping[int, Effort] = MappingProxyType({}),
 ) -> Approximate:
     """One searcher over the parts in a folder, as an index's description holds them."""
-    kind = Preset if method == SCANN else Lists
     return ENGINES[method](
         [folder / name for name in parts],
         [part["rows"] for part in parts.values()],
         width,
-        [kind(**part["preset"]) for part in parts.values()],
+        [Preset(**part["preset"]) for part in parts.values()],
         efforts,
     )
 

@@ -140,7 +140,7 @@ def build_part(
     method: str,
     vectors: Vectors,
     rows: tuple[int, int],
-    preset: approximate.AnyPreset,
+    preset: approximate.Preset,
     identity: str,
     name: str,
     out: Writer,
