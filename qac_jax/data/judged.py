@@ -12,7 +12,7 @@ All sources are streamed, in the order of the source of negatives.
 import dataclasses
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries, shares
 from qac_jax.formats.records import Records, write_records
 from qac_jax.formats.runs import stream_run
+from qac_jax.formats.training import Negatives as _Line
 from qac_jax.formats.training import read_hard_negatives, read_triples
 
 
@@ -45,17 +46,6 @@ class Judged:
     negatives: Sequence[Any] | np.ndarray
     positives_scores: Sequence[float] | np.ndarray = ()
     negatives_scores: Sequence[float] | np.ndarray = ()
-
-
-class _Line(NamedTuple):
-    """One query in a source of negatives, with the ids of its passages."""
-
-    query_id: str
-    negatives: Sequence[str] = ()
-    query: str = ""
-    positives: Sequence[str] = ()
-    positives_scores: Sequence[float] = ()
-    negatives_scores: Sequence[float] = ()
 
 
 def generated_id(passage: str, number: int) -> str:
@@ -227,8 +217,7 @@ def _lines(
             file=files[0],
             line=1,
         )
-    for one in read:
-        yield _Line(one.query, one.negatives, positives=one.positives)
+    yield from read
 
 
 def _ranked(
@@ -241,4 +230,4 @@ def _ranked(
         hits = [name for name in ranking.ids if relevant.get(name, 0) > 0]
         others = [name for name in ranking.ids if relevant.get(name, 0) <= 0][:depth]
         of_hits, of_others = ([scores[name] for name in names] for names in (hits, others))
-        yield _Line(query, others, "", hits, of_hits, of_others)
+        yield _Line(query, hits, others, "", of_hits, of_others)

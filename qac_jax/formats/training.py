@@ -4,7 +4,7 @@ negatives by ids."""
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -154,11 +154,14 @@ TRAINING_FORMATS = {
 
 
 class Negatives(NamedTuple):
-    """Passage ids for one query."""
+    """One query in a source of negatives, with the ids of its passages."""
 
-    query: str
-    positives: tuple[str, ...]
-    negatives: tuple[str, ...]
+    query_id: str
+    positives: Sequence[str] = ()
+    negatives: Sequence[str] = ()
+    query: str = ""
+    positives_scores: Sequence[float] = ()
+    negatives_scores: Sequence[float] = ()
 
 
 def read_triples(

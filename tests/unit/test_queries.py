@@ -135,7 +135,7 @@ def test_triples_are_grouped_shuffled_and_cut(tmp_path):
     rows = [("5", "p", f"n{i % 60}") for i in range(90)] + [("6", "q", "x"), ("6", "r", "x")]
     path = _write(tmp_path / "t.tsv", "".join("\t".join(row) + "\n" for row in rows))
     first, second = read_triples(path)
-    assert (first.query, first.positives) == ("5", ("p",))
+    assert (first.query_id, first.positives) == ("5", ("p",))
     assert sorted(first.negatives) == sorted(f"n{i}" for i in range(60))
     assert list(first.negatives) != [f"n{i}" for i in range(60)]
     assert second == Negatives("6", ("q", "r"), ("x",))
