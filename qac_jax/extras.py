@@ -5,9 +5,11 @@ checkout, and in a copy inside the package where it is installed from a wheel.
 """
 
 import importlib
+import pkgutil
 import re
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from qac_jax.errors import UserError
@@ -31,6 +33,12 @@ def ships(path: str) -> bool:
 def gin_names(room: str) -> tuple[str, ...]:
     """The gin files of one of its folders, without their ending."""
     return tuple(sorted(path.stem for path in (gin_folder() / room).glob("*.gin")))
+
+
+def modules(package: str) -> list[ModuleType]:
+    """The modules of a package, imported, without packages in it."""
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return [importlib.import_module(f"{package}.{m.name}") for m in found if not m.ispkg]
 
 
 def remedy(extra: str) -> str:

@@ -8,14 +8,13 @@ reader needs, such as a library, it imports when it reads.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from qac_jax import extras
 from qac_jax.errors import UserError, nearest
 from qac_jax.formats.files import open_bytes, plain_name
 
@@ -39,9 +38,8 @@ class Registry(Generic[F]):
     def _formats(self) -> dict[str, F]:
         found: dict[str, F] = {}
         for name in (__package__, f"{__package__}.readers"):
-            for module in pkgutil.iter_modules(importlib.import_module(name).__path__):
-                reader = importlib.import_module(f"{name}.{module.name}")
-                found |= getattr(reader, self._table, {})
+            for module in extras.modules(name):
+                found |= getattr(module, self._table, {})
         return dict(sorted(found.items()))
 
     def names(self) -> tuple[str, ...]:

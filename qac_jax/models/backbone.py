@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import importlib
-import pkgutil
 import typing
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -21,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import flax.linen as nn
 import jax.numpy as jnp
 
-from qac_jax import fields
+from qac_jax import extras, fields
 from qac_jax.errors import UserError
 from qac_jax.models.heads import MlmHead
 from qac_jax.models.layers import Array, Dense, Runtime, activation
@@ -215,10 +213,7 @@ def register(cls: type[Kind]) -> type[Kind]:
 def registered() -> dict[str, type[Architecture]]:
     """All architectures by the names of their classes: the files of this room are imported here,
     so that a new one needs no mention anywhere."""
-    room = importlib.import_module(__package__ or "")
-    for module in pkgutil.iter_modules(room.__path__):
-        if not module.ispkg:
-            importlib.import_module(f"{__package__}.{module.name}")
+    extras.modules(__package__ or "")
     return dict(_REGISTERED)
 
 

@@ -8,9 +8,7 @@ several systems and seeds. Functions whose docstring has a line `Set: …` can b
 
 import dataclasses
 import functools
-import importlib
 import inspect
-import pkgutil
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -46,12 +44,9 @@ class Header:
 @functools.cache
 def functions() -> Mapping[str, Callable[..., Any]]:
     """Every recipe and grid of this folder."""
-    modules = [
-        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
-    ]
     return {
         name: found
-        for module in modules
+        for module in extras.modules(__name__)
         for name, found in vars(module).items()
         if getattr(found, "__module__", "") == module.__name__ and "Set: " in (found.__doc__ or "")
     }
