@@ -144,18 +144,14 @@ class Writer:
         return part
 
     def keep(
-        self,
-        name: str,
-        *,
-        sha256: str | None = None,
-        facts: Mapping[str, Any] | None = None,
-        volatile: bool = False,
+        self, name: str, facts: Mapping[str, Any] | None = None, *, volatile: bool = False
     ) -> None:
-        """Notes the complete `part(name)` in the journal and publishes it under its name."""
-        part = self._home / (name + PART)
-        entry = _entry(part, volatile, sha256)
-        if facts:
-            entry["facts"] = dict(facts)
+        """Notes the complete `part(name)` in the journal and publishes it under its name; "sha256"
+        among its facts is its hash."""
+        part, known = self._home / (name + PART), dict(facts or {})
+        entry = _entry(part, volatile, known.pop("sha256", None))
+        if known:
+            entry["facts"] = known
         self._note({name: entry})
         part.replace(self._home / name)
 

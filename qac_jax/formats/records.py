@@ -59,8 +59,7 @@ def write_records(
 ) -> int:
     """Writes all records in order as one shard, their offsets and the artefact's count."""
     shard = shard_name(name, 0, 1)
-    written = write_lines(writer.part(shard), records)
-    writer.keep(shard, sha256=written["sha256"], facts={"records": written["records"]})
+    writer.keep(shard, write_lines(writer.part(shard), records))
     return write_offsets(writer, name, 1)
 
 

@@ -288,6 +288,5 @@ def _enter(*folders: str) -> None:
 
 def _made(out: ApartWriter, shard: ShardFile, work: Callable[[], Any]) -> Made:
     out.begin_shard()
-    facts = dict(work() or {})
-    out.keep(shard.name, sha256=facts.pop("sha256", None), facts=facts)
+    out.keep(shard.name, work())
     return Made(dataclasses.replace(shard, job=None), *out.made())

@@ -98,7 +98,7 @@ def _loaded(out: Writer, shards: Sequence[ShardFile], loaded: Loaded, bar: Bar) 
         facts = loaded.work(dataclasses.replace(shard, job=ready), bar)
         counted = bar.count - before
         (bar.skip if counted else bar.advance)(shard.items - counted)
-        _keep(out, shard, facts or {})
+        out.keep(shard.name, facts)
 
 
 def pooled(
@@ -138,7 +138,7 @@ def _pooled(
         return
     jobs = [(shard.job, os.path.abspath(out.part(shard.name))) for shard in shards]
     for shard, facts in zip(shards, _run(function, jobs, workers), strict=True):
-        _keep(out, shard, facts)
+        out.keep(shard.name, facts)
         yield shard
 
 
@@ -150,11 +150,6 @@ def _bar(
     with Bar(label, total=total, unit=unit) as bar:
         bar.skip(total - sum(shard.items for shard in left))
         yield bar
-
-
-def _keep(out: Writer, shard: ShardFile, facts: Mapping[str, Any]) -> None:
-    kept = {name: value for name, value in facts.items() if name != "sha256"}
-    out.keep(shard.name, sha256=facts.get("sha256"), facts=kept)
 
 
 def _run(

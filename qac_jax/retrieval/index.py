@@ -181,7 +181,7 @@ def link_vectors(vectors: Artifact, part: str, out: Writer) -> None:
             target = out.part(name)
             target.unlink(missing_ok=True)
             artifacts.link(vectors.path / file, target)
-            out.keep(name, sha256=vectors.files[file]["sha256"])
+            out.keep(name, {"sha256": vectors.files[file]["sha256"]})
 
 
 def link_whole(artifact: Artifact, name: str, out: Writer) -> None:

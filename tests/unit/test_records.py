@@ -36,7 +36,7 @@ def _written(path: Path, content: list[dict[str, Any]], shards: int = 1) -> Reco
             name = records.shard_name("passages", index, shards)
             facts = write_lines(writer.part(name), content[low:high])
             assert facts["records"] == high - low
-            writer.keep(name, sha256=facts["sha256"], facts={"records": facts["records"]})
+            writer.keep(name, facts)
         assert write_offsets(writer, "passages", shards) == len(content)
     artifact = artifacts.load(path, kind="passages")
     assert artifact.count == len(content)
