@@ -5,7 +5,6 @@ each word in each passage is computed at indexing time; a search sums them.
 import concurrent.futures
 import dataclasses
 import functools
-import json
 import logging
 import os
 import re
@@ -141,9 +140,8 @@ def write(out: Writer, texts: Iterable[str], analyzer: Analyzer, scoring: Scorin
         out.write_array(f"{name}.npy", scores.scores[name])
     with out.open(VOCABULARY) as file:
         file.writelines(f"{word}\n" for word in numbers)
-    with out.open(DESCRIPTION) as file:
-        described = {**dataclasses.asdict(scoring), **analyzer.settings, "rows": len(rows)}
-        json.dump(described, file, indent=1)
+    described = {**dataclasses.asdict(scoring), **analyzer.settings, "rows": len(rows)}
+    out.write_json(DESCRIPTION, described)
     return len(rows)
 
 

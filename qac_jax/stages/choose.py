@@ -125,9 +125,8 @@ class Average(Stage):
         params = averaged([variables["params"] for _, variables in loaded], weights)
         folder = out.begin(parameters.EXPORTED)
         out.adopt(parameters.EXPORTED, identity=parameters.save(folder, params))
-        with out.open(parameters.MODULE) as file:
-            module = _reading(loaded[0][0], places[0])
-            json.dump(parameters.describe_module(module), file, indent=1)
+        module = _reading(loaded[0][0], places[0])
+        out.write_json(parameters.MODULE, parameters.describe_module(module))
         tokenizer_of(places[0]).save(str(out.begin(parameters.TOKENIZER)))
         out.adopt(parameters.TOKENIZER)
         out.count = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -218,9 +217,7 @@ class Conclude(Stage):
             },
             "choice": choice,
             "questions": questions,
-            "leaks": json.loads(inputs.artifact("leaks").file("leaks.json").read_text())
-            if "leaks" in inputs
-            else None,
+            "leaks": inputs.artifact("leaks").json("leaks.json") if "leaks" in inputs else None,
         }
         with out.open(SUMMARY) as file:
             json.dump(summary, file, indent=1, ensure_ascii=False, default=str)
@@ -228,4 +225,4 @@ class Conclude(Stage):
         out.count = len(rows)
 
     def summary(self, artifact: Artifact) -> str:
-        return "\n".join(json.loads(artifact.file(SUMMARY).read_text())["verdict"])
+        return "\n".join(artifact.json(SUMMARY)["verdict"])

@@ -1,7 +1,6 @@
 """`qac report`: a recipe's output folder → an HTML page and a Markdown table of results."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 
@@ -59,8 +58,8 @@ class Report(Stage):
         title = self.title or os.path.basename(os.path.abspath(folder))
         content = gathered.content(title, metrics)
         if "verdict" in inputs:
-            summary = inputs.artifact("verdict").file("summary.json").read_text()
-            content = dataclasses.replace(content, conclusion=json.loads(summary))
+            summary = inputs.artifact("verdict").json("summary.json")
+            content = dataclasses.replace(content, conclusion=summary)
         out.write_text(PAGE, render.html(content))
         out.write_text(TABLE, render.markdown(content))
         out.count = len(content.evaluations)
