@@ -35,7 +35,7 @@ class Registry(Generic[F]):
         self._table, self._what = table, what
 
     @functools.cached_property
-    def _formats(self) -> dict[str, F]:
+    def formats(self) -> dict[str, F]:
         found: dict[str, F] = {}
         for name in (__package__, f"{__package__}.readers"):
             for module in extras.modules(name):
@@ -43,12 +43,12 @@ class Registry(Generic[F]):
         return dict(sorted(found.items()))
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self._formats)
+        return tuple(self.formats)
 
     def get(self, name: str) -> F:
-        if name not in self._formats:
+        if name not in self.formats:
             raise UserError(f"unknown {self._what} {name!r}; {nearest(name, self.names())}")
-        return self._formats[name]
+        return self.formats[name]
 
     def named(self, text: str | os.PathLike[str]) -> tuple[str, str] | None:
         """(format, name) of a data set by its name; None for files, which come first."""
@@ -57,12 +57,9 @@ class Registry(Generic[F]):
             return None
         return (scheme, name) if getattr(self.get(scheme), "by_name", False) else None
 
-    def all(self) -> dict[str, F]:
-        return dict(self._formats)
-
     def detect(self, sample: Sample) -> str | None:
         """The format that is surest that the sample is its own; None where none is."""
-        formats: dict[str, Any] = self.all()
+        formats: dict[str, Any] = self.formats
         sure = {name: format.recognise(sample) for name, format in formats.items()}
         best = max(sure, key=lambda name: sure[name])
         return best if sure[best] else None

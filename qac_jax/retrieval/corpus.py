@@ -129,7 +129,7 @@ def format_of(path: str) -> str:
     if folder and find_file(path, "corpus.jsonl", "documents.jsonl"):
         return BEIR
     names = [n for n in os.listdir(path) if not n.startswith(".")] if folder else [path]
-    pages = {suffix for page in PAGES.all().values() for suffix in page.suffixes if suffix}
+    pages = {suffix for page in PAGES.formats.values() for suffix in page.suffixes if suffix}
     page = folder or os.path.splitext(path)[1].lower() in pages and is_file(path)
     ends = _LINES if folder else (*_LINES, ".json")  # a folder's JSON files are documents
     lines = names and all(plain_name(name).lower().endswith(ends) for name in names)

@@ -240,7 +240,7 @@ def _read(shard: Shard, bad: BadLines) -> Iterator[Document]:
 @functools.cache
 def _kinds() -> dict[str, PageFormat]:
     """Suffix -> what reads such files."""
-    return {suffix: kind for kind in registry.PAGES.all().values() for suffix in kind.suffixes}
+    return {suffix: kind for kind in registry.PAGES.formats.values() for suffix in kind.suffixes}
 
 
 def _suffix(path: str) -> str:
