@@ -73,6 +73,10 @@ class Engine:
         place = str(self.live.settings.encoder["path"]).rstrip("/")
         return Path(place).name if os.path.isabs(place) else place
 
+    def tokens(self, request: EmbeddingsRequest) -> int:
+        """How many the texts of a request have, special ones included."""
+        return sum(map(len, self.live.encoder.tokenize(request.input, request.input_type)))
+
     def compile(self, most: int, *, now: bool = True) -> None:
         """Encodes queries in few shapes, `most` at a time; compiles these before the first."""
         queries = QueryEncoder(self.live.encoder, most)
@@ -90,8 +94,7 @@ class Engine:
                 key = repr((request.where, request.hybrid, _depth(request)))
                 groups[key].append((number, request))
             elif isinstance(request, EmbeddingsRequest):
-                read = self.live.encoder.tokenize(request.input, request.input_type)
-                answers[number] = vectors[number], sum(map(len, read))
+                answers[number] = vectors[number], self.tokens(request)
             else:
                 answers[number] = self._explained(request, vectors[number][0], snapshot)
         for group in groups.values():
