@@ -12,6 +12,7 @@ from qac_jax.fields import option
 
 
 _SMALL_MODEL = "--layers 2 --hidden 128 --vocabulary 2000 --repetitions 3"
+_FEW_TEXTS = "--corpus gin --passages 8 --samples 2 --max_tokens 16 --repetitions 3"
 _SMALL_INDEX = "--rows 20000 --queries 200 --repetitions 3"
 # A row's benchmark with its flags, and more flags of `--quick`.
 ROWS: Mapping[str, tuple[str, str]] = {
@@ -22,10 +23,9 @@ ROWS: Mapping[str, tuple[str, str]] = {
     "cocondenser_packed": ("train --batch 16 --objective cocondenser --pack", _SMALL_MODEL),
     "encode": ("encode", "--corpus gin --passages 48 --repetitions 3"),
     "encode_int8": ("encode --precision int8", "--corpus gin --passages 48 --repetitions 3"),
-    "generate": (
-        "generate",
-        "--corpus gin --passages 8 --samples 2 --max_tokens 16 --repetitions 3",
-    ),
+    "generate": ("generate", _FEW_TEXTS),
+    "generate_ctranslate2": ("generate --peer ctranslate2", _FEW_TEXTS),
+    "generate_ctranslate2_int8": ("generate --peer ctranslate2_int8", _FEW_TEXTS),
     "scann": ("search", _SMALL_INDEX),
     "exact": ("search --system exact", _SMALL_INDEX),
 }

@@ -1,10 +1,13 @@
-"""`qac bench generate`: new tokens/s of a T5, beside transformers' `generate`."""
+"""`qac bench generate`: new tokens/s of a T5, beside transformers or CTranslate2."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import json
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from qac_jax.bench import peer
 from qac_jax.errors import UserError
 from qac_jax.fields import option
 from qac_jax.inference.settings import PRECISIONS
+from qac_jax.processes import cores
 
 
 if TYPE_CHECKING:
@@ -23,15 +27,19 @@ if TYPE_CHECKING:
 _SHAPES = {"small": (512, 2048, 6, 8), "base": (768, 3072, 12, 12)}
 _TOP_K, _TOP_P = 25, 0.95
 _ROWS = 32128
+_SCORED = 6  # tokens of the check
+# Peers, and how far their log-likelihoods of tokens may be from ours.
+_PEERS = {"transformers": 0.01, "ctranslate2": 0.01, "ctranslate2_int8": 0.2}
+_HALF = 0.2  # where products are of half precision
 
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """New tokens/s of `qac generate` (from text to text), and over transformers' `generate`.
+    """New tokens/s of `qac generate` (from text to text), and over a peer's.
 
     Both have the same random weights and read the same real passages, sorted by length. As random
     weights hardly ever end a text, both are made to say all `max_tokens`: the work is the same.
-    Repetitions alternate, figures are medians; it fails if the greedy first tokens differ.
+    Repetitions alternate, figures are medians; it fails if the models are not the same.
     """
 
     EXAMPLE = "qac bench generate --passages 64 --repetitions 3"
@@ -41,7 +49,8 @@ class Generate:
     shape: str = option("small", "shape of the T5", choices=tuple(_SHAPES))
     samples: int = option(5, "texts per passage", at_least=1)
     max_tokens: int = option(64, "length of each text in tokens", at_least=1)
-    precision: str = option("auto", "our precision", choices=PRECISIONS)
+    peer: str = option("transformers", "what is measured beside it", choices=tuple(_PEERS))
+    precision: str = option("auto", "ours, and the peer's unless that is int8", choices=PRECISIONS)
     repetitions: int = option(3, "repetitions of each side", at_least=1)
 
     def run(self) -> dict[str, Any]:
@@ -51,7 +60,8 @@ class Generate:
         generator, params = self._generator()
         texts = peer.passages(self.corpus, self.passages)
         requests = [Request(str(i), text, "text2query: ") for i, text in enumerate(texts)]
-        theirs = self._theirs(generator, params, generator.read(requests))
+        made = self._theirs if self.peer == "transformers" else self._translated
+        theirs = made(generator, params, generator.read(requests))
         wanted = len(requests) * self.samples * self.max_tokens
 
         def ours() -> int:
@@ -59,7 +69,7 @@ class Generate:
             generator.generate(requests, report=lambda _, tokens: counts.append(tokens))
             return sum(counts)
 
-        sides = {"qac_jax": ours, "transformers": theirs}
+        sides = {"qac_jax": ours, self.peer: theirs}
         for name, generate in sides.items():
             if (tokens := generate()) != wanted:
                 raise UserError(f"{name} generated {tokens} tokens instead of {wanted}")
@@ -108,8 +118,6 @@ class Generate:
     ) -> Callable[[], int]:
         """The same batches through transformers, each padded to its longest text."""
         from qac_jax.hub import huggingface
-        from qac_jax.inference.generator import Request
-        from qac_jax.models.decoding.settings import Decoding
 
         torch, transformers = peer.torch(), peer.package("transformers")
         kind = torch.float32 if generator.module.runtime.dtype == "float32" else torch.bfloat16
@@ -132,13 +140,17 @@ class Generate:
                 **options,
             )[:, 1:]
 
-        greedy = generated(batches[-1], 1, do_sample=False).cpu().numpy()
-        few = Decoding(method="greedy", samples=1, max_tokens=1, min_tokens=1)
-        named = [Request("", "")] * len(rows)
-        own = dataclasses.replace(generator, decoding=few).start(named, rows, batches[-1])
-        same = np.mean(np.asarray(own.tokens)[: len(greedy), 0] == greedy)
-        if same < 0.9:
-            raise UserError(f"{same:.0%} of the first tokens agree: not the same model")
+        def scored(texts: list[list[int]], targets: np.ndarray) -> np.ndarray:
+            wanted = torch.tensor(targets)[..., None].to(model.device)
+            before = model._shift_right(wanted[..., 0])
+            found = [
+                model(torch.tensor([text]).to(model.device), decoder_input_ids=start[None]).logits
+                for text, start in zip(texts, before, strict=True)
+            ]
+            scores = torch.cat(found).float().log_softmax(-1)
+            return scores.gather(-1, wanted)[..., 0].detach().cpu().numpy()
+
+        self._check(generator, params, rows, batches[-1], scored)
 
         def run() -> int:
             tokens = 0
@@ -152,3 +164,88 @@ class Generate:
             return tokens
 
         return run
+
+    def _translated(
+        self, generator: Generator, params: Any, rows: Sequence[Sequence[int]]
+    ) -> Callable[[], int]:
+        """The same batches through CTranslate2, as its converter makes the model."""
+        from qac_jax.hub import huggingface
+        from qac_jax.text import tokenizers
+
+        library, transformers = peer.package("ctranslate2"), peer.package("transformers")
+        converters = importlib.import_module("ctranslate2.converters")
+        end = generator.tokenizer.token(generator.module.config.eos_id)
+        own = tokenizers.ASSETS / tokenizers.SHIPPED
+        int8 = self.peer.endswith("int8")
+        with tempfile.TemporaryDirectory() as folder:
+            huggingface.save(folder, generator.module, {"params": params}, tokenizer=own)
+            # The converter asks the tokenizer which token ends a text.
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, eos_token=end)
+            tokenizer.save_pretrained(folder)
+            made = converters.TransformersConverter(folder).convert(f"{folder}/converted")
+            names = json.loads(Path(made, "shared_vocabulary.json").read_text())
+            model = library.Translator(
+                made,
+                device=peer.device(),
+                compute_type="int8" if int8 else generator.module.runtime.compute_dtype.name,
+                intra_threads=cores(),
+            )
+        ids = {name: number for number, name in enumerate(names)}
+        batches = list(generator.batches([len(row) for row in rows]))
+
+        def translated(batch: Any, tokens: int, **options: Any) -> list[list[int]]:
+            found = model.translate_batch(
+                [[names[i] for i in rows[row]] for row in batch.rows],
+                beam_size=1,
+                max_decoding_length=tokens,
+                min_decoding_length=tokens,
+                **options,
+            )
+            return [[ids[name] for name in one] for each in found for one in each.hypotheses]
+
+        def scored(texts: list[list[int]], targets: np.ndarray) -> np.ndarray:
+            sides = (
+                [[names[i] for i in ids] for ids in side] for side in (texts, targets.tolist())
+            )
+            return np.array([found.log_probs[:_SCORED] for found in model.score_batch(*sides)])
+
+        self._check(generator, params, rows, batches[-1], scored)
+        sampled = {"sampling_topk": _TOP_K, "sampling_topp": _TOP_P, "num_hypotheses": self.samples}
+
+        def run() -> int:
+            tokens = 0
+            for batch in batches:
+                found = translated(batch, self.max_tokens, **sampled)
+                for each in found:
+                    generator.tokenizer.decode(each)
+                    tokens += len(each)
+            return tokens
+
+        return run
+
+    def _check(
+        self,
+        generator: Generator,
+        params: Any,
+        rows: Sequence[Sequence[int]],
+        batch: Any,
+        scored: Callable[[list[list[int]], np.ndarray], np.ndarray],
+    ) -> None:
+        """Refuses a peer whose log-likelihoods of each text's first tokens, given the text, are not
+        ours. (What is likeliest says little: with random weights that is the last token again.)"""
+        import jax
+
+        from qac_jax.inference.buckets import padded
+
+        ids, lengths = padded(rows, batch, generator.tokenizer.pad_id)
+        texts = [list(rows[row]) for row in batch.rows]
+        targets = ids[: len(texts), :_SCORED]
+        start = generator.module.config.start_id
+        before = np.pad(ids[:, : _SCORED - 1], ((0, 0), (1, 0)), constant_values=start)
+        logits = generator.module.apply({"params": params}, ids, lengths, before)
+        every = np.asarray(jax.nn.log_softmax(np.asarray(logits, np.float32)[: len(texts)]))
+        own = np.take_along_axis(every, targets[..., None], -1)[..., 0]
+        apart = float(np.abs(own - scored(texts, targets)).mean())
+        half = generator.module.runtime.dtype != "float32"
+        if not apart <= (_HALF if half else _PEERS[self.peer]):
+            raise UserError(f"log-likelihoods of tokens are {apart:.2g} apart: not the same model")

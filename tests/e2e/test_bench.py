@@ -26,6 +26,16 @@ def test_encode(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("peer", ["ctranslate2", "ctranslate2_int8"])
+def test_generate_beside_ctranslate2(capsys, peer) -> None:
+    for name in ("ctranslate2", "torch", "transformers"):
+        pytest.importorskip(name)
+    words = "generate --corpus gin --passages 3 --samples 2 --max_tokens 4 --repetitions 1".split()
+    found = figures(capsys, *words, "--peer", peer)
+    assert found["best_peer"] == peer and found[f"{peer}_tokens_per_second"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["scann", "exact"])
 def test_search(capsys, system) -> None:
     pytest.importorskip("faiss")
