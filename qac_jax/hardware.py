@@ -135,7 +135,8 @@ def _counted(program: Any) -> float:
             (contracted, _), _ = params["dimension_numbers"]
             left = operation.invars[0].aval.shape
             size = math.prod(operation.outvars[0].aval.shape)
-            total += 2.0 * size * math.prod(left[axis] for axis in contracted)
+            if len(left) > 1:  # of one axis: a sum over rows (`layers.spread`)
+                total += 2.0 * size * math.prod(left[axis] for axis in contracted)
         elif operation.primitive.name == "cond":
             total += max(within)
         else:

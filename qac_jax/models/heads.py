@@ -123,7 +123,7 @@ def tied_logits(
         product = _half_product if x.dtype.itemsize < 4 else _product
         logits = product(x.reshape(-1, x.shape[-1]), table).reshape(*x.shape[:-1], -1)
     if bias is not None:
-        logits = logits + jnp.pad(bias.astype(wide), (0, surplus))
+        logits = logits + layers.spread(jnp.pad(bias.astype(wide), (0, surplus)), logits)
     if not padded:
         return logits[..., :words]
     return jnp.where(jnp.arange(words + surplus) < words, logits, jnp.finfo(wide).min)

@@ -115,7 +115,7 @@ class RMSNorm(nn.Module):
         wide = x.astype(layers.statistics_dtype(x.dtype))
         mean_square = jnp.square(wide).mean(-1, keepdims=True)
         inverse = lax.rsqrt(mean_square + self.config.layer_norm_eps)
-        return (wide * inverse * scale).astype(self.dtype)
+        return (wide * inverse * layers.spread(scale, wide)).astype(self.dtype)
 
 
 class T5Attention(nn.Module):

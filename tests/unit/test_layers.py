@@ -168,3 +168,17 @@ def test_attention_in_one_kernel_is_for_texts_on_one_modern_gpu() -> None:
     with packing.made_for("gpu"), jax.set_mesh(meshes.make_mesh(devices=jax.devices()[:1])):
         assert used() and not used(attention="xla") and not used(dtype="float32")
         assert not used(BertConfig(hidden_size=120, num_heads=5))  # heads of 24
+
+
+def test_the_gradient_of_what_all_tokens_share() -> None:
+    """It is the sum over tokens, by a product on a CPU, whose reductions are slow."""
+    rng = np.random.default_rng(0)
+    x, g = (rng.normal(size=(6, 50, 40)).astype(np.float32) for _ in range(2))
+
+    def gradient(vector: Any) -> Any:
+        return jax.vjp(lambda v: x * layers.spread(v, jnp.asarray(x)), vector)[1](g)[0]
+
+    vector = jnp.ones(40)
+    wanted = np.sum(x.astype(np.float64) * g, axis=(0, 1))
+    np.testing.assert_allclose(gradient(vector), wanted, rtol=1e-5, atol=1e-5)
+    assert ("reduce_sum" in str(jax.make_jaxpr(gradient)(vector))) == (packing.platform() != "cpu")
