@@ -123,13 +123,13 @@ class _Actor(engines._Actor):
 
 
 def _called(here: str, function: Callable[..., Any], *given: Any) -> Any:
-    def keep(out: Writer, shard: ShardFile, facts: Any) -> None:
-        kept(out, shard, facts)
-        if shard.name.endswith(".trec"):
-            wait(out, shard.name)
+    def keep(out: Writer, name: str, *how: Any, **named: Any) -> None:
+        kept(out, name, *how, **named)
+        if name.startswith("piece-"):
+            wait(out, name)
 
-    kept = sharding._keep
+    kept = Writer.keep
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "TOGETHER", 2)
-        patch.setattr(sharding, "_keep", keep)
+        patch.setattr(Writer, "keep", keep)
         return engines._called(here, function, *given)

@@ -54,8 +54,8 @@ class Encode:
 
     def _measured(self, texts: list[str], folder: str) -> dict[str, Any]:
         from qac_jax.inference.encoder import Encoder
-        from qac_jax.inference.runner import prefetched
         from qac_jax.inference.settings import Inference
+        from qac_jax.processes import prefetched
 
         encoder = Encoder.load(folder, inference=Inference(self.precision))
         on = peer.device()
