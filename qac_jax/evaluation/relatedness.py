@@ -25,6 +25,7 @@ from qac_jax.errors import DataError, UserError
 from qac_jax.evaluation.results import Result
 from qac_jax.formats.records import Records
 from qac_jax.retrieval import bm25, corpus
+from qac_jax.retrieval.mining import plain
 
 
 QUERY, RANDOM, NEARBY = "query", "random passage", "nearby passage"
@@ -125,14 +126,18 @@ def bm25_ranks(texts: Iterable[str], pairs: Sequence[ContextPair]) -> list[int |
     return ranks
 
 
-def measured(pairs: Sequence[ContextPair], ranks: Sequence[int | None]) -> list[Result]:
-    """Metrics of every sort, pair by pair, from BM25's ranks."""
+def measured(
+    pairs: Sequence[ContextPair], ranks: Sequence[int | None], passages: Records
+) -> list[Result]:
+    """Metrics of every sort, pair by pair: from BM25's ranks, and the share of the context's words
+    that stand in the passage."""
     by_sort: dict[str, dict[str, dict[str, float]]] = {}
     for pair, rank in zip(pairs, ranks, strict=True):
         by_sort.setdefault(pair.sort, {})[pair.name] = {
             "bm25 mrr": 1.0 / rank if rank else 0.0,
             "bm25 hit@1": float(rank == 1),
             "bm25 hit@10": float(rank is not None and rank <= 10),
+            "copied": _copied(pair.context, passages[pair.passage]["text"]),
         }
     if not by_sort:
         raise UserError("no passage has a context of every sort; give both of the same documents")
@@ -142,6 +147,11 @@ def measured(pairs: Sequence[ContextPair], ranks: Sequence[int | None]) -> list[
         mean = {m: float(np.mean([values[m] for values in of.values()])) for m in measures}
         results.append(Result(sort, mean, of, len(of)))
     return results
+
+
+def _copied(context: str, passage: str) -> float:
+    words, there = plain(context).split(), {*plain(passage).split()}
+    return sum(word in there for word in words) / max(1, len(words))
 
 
 def write_sheet(

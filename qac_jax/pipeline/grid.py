@@ -27,12 +27,22 @@ from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.stage import Stage
 
 
-_FILES = ("summary.json", "summary.md", "heatmap.svg")
+_SUMMARY, _TEXT, _HEATMAP = "summary.json", "summary.md", "heatmap.svg"
 _KEY = 12  # hexadecimal digits
 
 # Parameters of the recipe and other bindings by their names; "gin": overlays.
 System = Mapping[str, Any]
 Build = Callable[[System, int], Recipe]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """The grid's first row and measure against a number, as a picture: the names of its lines, and
+    of each line the systems and their numbers, or "STAGE/RESULT/MEASURE", a figure of the system's
+    own."""
+
+    label: str
+    lines: Mapping[str, Mapping[str, float | str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Grid:
     only: these of all systems. metrics: the recipe's stage of kind "metrics" (or several, joined by
     commas, whose runs differ in name); `rows` and `baselines` map its runs to names in the table:
     runs of every system, and runs of none. The first measure is tested. heatmap: rows are
-    collections, and a picture shows nDCG@10 of systems by them.
+    collections, and a picture shows nDCG@10 of systems by them. curves: pictures, by their names.
     """
 
     recipe: str = ""
@@ -56,6 +66,13 @@ class Grid:
     permutations: int = 10_000
     title: str = ""
     heatmap: bool = False
+    curves: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
+
+    @property
+    def files(self) -> list[str]:
+        """What it writes beside the stages."""
+        drawn = [f"{curve}.svg" for curve in self.curves]
+        return [_SUMMARY, _TEXT, *[_HEATMAP] * self.heatmap, *drawn]
 
     def chosen(self) -> dict[str, System]:
         """The systems that are run."""
@@ -105,7 +122,7 @@ def run(grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str) 
     root = epath.Path(out)
     below = {STAGES, *grid.chosen(), *(cell.name for cell in todo)}
     below |= {os.path.dirname(place) for cell in todo for place in cell.places.values()}
-    published = dict.fromkeys(_FILES[: 2 + grid.heatmap], STAGES)
+    published = dict.fromkeys(grid.files, STAGES)
     recipe.refuse_foreign(root, below, published, todo[0].data_dir if todo else "")
     first: dict[str, tuple[int, str]] = {}  # place -> the first cell with it, its name there
     jobs: list[engines.Job] = []
@@ -198,7 +215,10 @@ def _summarized(
     from qac_jax.report import grids
 
     figures: dict[str, dict[int, dict[str, Any]]] = {}
+    seconds: dict[str, float] = {}
     for cell in done:
+        took = sum(finished[place].info["seconds"] for place in {*cell.places.values()})
+        seconds[cell.system] = seconds.get(cell.system, 0.0) + took / len(grid.seeds)
         made = [finished[cell.places[name]] for name in grid.metrics.split(",")]
         by_run = {result.name: result for one in made for result in results.read(one)[0]}
         for name in (*grid.rows, *grid.baselines):
@@ -211,15 +231,34 @@ def _summarized(
     summary = grids.summarize(
         figures, grid.rows, grid.baselines, measures=grid.measures, permutations=grid.permutations
     )
+    summary = {"title": grid.title, **summary, "seconds": seconds}
     texts = {
-        _FILES[0]: json.dumps({"title": grid.title, **summary}, indent=1) + "\n",
-        _FILES[1]: grids.markdown(summary, grid.title),
+        _SUMMARY: json.dumps(summary, indent=1) + "\n",
+        _TEXT: grids.markdown(summary, grid.title),
     }
     if grid.heatmap:
-        texts[_FILES[2]] = grids.heatmap(summary) or ""
+        texts[_HEATMAP] = grids.heatmap(summary) or ""
+    by_system = {cell.system: cell for cell in done}
+    for name, curve in grid.curves.items():
+        lines = {
+            line: {s: _number(at, by_system[s], finished) for s, at in of.items() if s in by_system}
+            for line, of in curve.lines.items()
+        }
+        texts[f"{name}.svg"] = grids.curves(summary, lines, curve.label) or ""
     for name, text in texts.items():
         artifacts.write_atomically(root / name, text)
     return summary
+
+
+def _number(at: float | str, cell: Cell, finished: Mapping[str, Artifact]) -> float:
+    """A place on a curve."""
+    from qac_jax.evaluation import results
+
+    if not isinstance(at, str):
+        return at
+    stage, name, measure = at.split("/")
+    found = results.read(finished[cell.places[stage]])[0]
+    return next(result.mean[measure] for result in found if result.name == name)
 
 
 def _forget_compiled() -> None:

@@ -26,7 +26,7 @@ PARTS = (TRAIN, VALIDATION, TEST)
 # With fewer documents than this the passages themselves are split.
 _FEWEST = 10
 # A part is at most this share of the corpus, however small the corpus is.
-_MOST = 0.25
+MOST = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Splitting(Checked):
 
     def target(self, passages: int) -> int:
         wanted = max(round(self.share * passages), self.at_least)
-        return min(wanted, self.at_most, int(_MOST * passages))
+        return min(wanted, self.at_most, int(MOST * passages))
 
 
 def split(

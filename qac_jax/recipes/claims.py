@@ -4,11 +4,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from qac_jax.pipeline.grid import Grid
+from qac_jax.errors import UserError
+from qac_jax.pipeline.grid import Curve, Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
+from qac_jax.queries.splitting import MOST
+from qac_jax.recipes.augtriever import WARMUP
 from qac_jax.recipes.finetuning import (
     ASKING,
+    EXACT,
     RATE,
     SMALL,
     WORDS,
@@ -17,17 +21,28 @@ from qac_jax.recipes.finetuning import (
     judged,
     two_rounds,
 )
+from qac_jax.stages.analyse import Relate
+from qac_jax.stages.choose import Average
 from qac_jax.stages.evaluate import Evaluate
+from qac_jax.stages.extract import Extract
 from qac_jax.stages.generate import Generate
-from qac_jax.stages.index import Bm25
+from qac_jax.stages.index import Bm25, Hybrid
+from qac_jax.stages.mine import Group
 from qac_jax.stages.prepare import Prepare
-from qac_jax.stages.questions import Collect
+from qac_jax.stages.questions import Collect, Split
 from qac_jax.stages.tokenize import Tokenize
 from qac_jax.stages.train import Train
 
 
 MEASURES = ("mrr@10", "ndcg@10", "hit@1", "recall@100")
 _TOKENS = 80  # of a passage
+# An encoder's own vectors, of texts as pre-training read them.
+_READ: Mapping[str, Any] = {
+    "title": "none",
+    "max_length": _TOKENS,
+    "pooling": "mean",
+    "normalize": "yes",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +59,9 @@ class Cell:
     mlm_steps: int = 1000
     pretraining_steps: int = 300
     finetuning_steps: int = 300
+    rounds: int = 2
+    read: float = 1.0  # share of the passages
+    relate: bool = False
     rate: float = 1e-3
     pretraining_rate: float = 0.0  # 0: rate
     negatives_2: str = "mined+bm25"
@@ -63,7 +81,11 @@ def claim_cell(run: Run, p: Cell) -> None:
     Commonly overridden: --mlm_steps, --generator, --queries; --start shipped:minilm --rate 5e-5
     --pretraining_rate 3e-4 (an encoder that knows language); --objective cocondenser, retromae,
     dupmae; --contexts passage_passage (CoT-MAE's own), two_spans (coCondenser's), mixed, mlm
-    (RetroMAE's and DupMAE's); --pretraining False.
+    (RetroMAE's and DupMAE's); instead of pre-training --objective augtriever --contexts augtriever
+    (contrastive, on the same queries) or --objective listwise (own_corpus's road); --pretraining
+    False; --read (share of the passages that it reads: all, or at most .25); --generator spans
+    (QExt-BM25's); --relate True (how related contexts are, by qac analyse); --rounds 1 (retriever 1
+    alone).
     """
     passages = run(Prepare, "passages", format="beir", documents=run.data)
     questions = run(Collect, "questions", collection=run.data, passages=passages, train="judged")
@@ -74,20 +96,24 @@ def claim_cell(run: Run, p: Cell) -> None:
     encoder = p.start
     if not p.start:
         encoder = run(Train, "base", "objectives/mlm.gin", SMALL, **reading, steps=p.mlm_steps)
-    contexts = asked(run, p, passages, max_input=192, max_tokens=32, top_p=p.top_p)
+    if p.generator == "spans":
+        contexts = run(Extract, "contexts", passages=passages, keep=p.samples)
+    else:
+        contexts = asked(run, p, passages, max_input=192, max_tokens=32, top_p=p.top_p)
+    if p.relate:
+        run(Relate, "related", pairs=contexts, passages=passages)
     if p.pretraining:
-        encoder = _pretrained(run, p, task, encoder, contexts)
+        road = _distilled if p.objective == "listwise" else _pretrained
+        encoder = road(run, p, task, encoder, contexts)
     schedule = {"epochs": 0.0, "steps": p.finetuning_steps, "batch_size": 32}
     # Each query is seen only a few times, and there are some thousand passages.
     negatives: dict[str, Any] = {"negatives_2": p.negatives_2, "mining": {"keep": 8, "depth": 30}}
-    how = Finetuning(2, p.seed, [SMALL], {RATE: p.rate}, schedule, **negatives)
+    how = Finetuning(2, p.seed, [SMALL], {RATE: p.rate}, schedule, rounds=p.rounds, **negatives)
     two_rounds(run, task, encoder, how)
-    # The encoder's own vectors, of texts as pre-training read them.
-    read = {"title": "none", "max_length": _TOKENS}
-    task.searched(run, "{}_0", encoder, pooling="mean", normalize="yes", **read)
+    task.searched(run, "{}_0", encoder, **_READ)
     expanded = {"passages": passages, "expand": contexts, "queries_each": p.queries}
     task.search(run, "run_expanded", run(Bm25, "bm25_expanded", **expanded))
-    runs = [f"stage:run_{name}" for name in ("bm25", "expanded", "0", "1", "2")]
+    runs = [f"stage:run_{name}" for name in ("bm25", "expanded", "0", "1", "2")[: 3 + p.rounds]]
     judging = {"qrels": test["qrels"], "permutations": 1000, "measures": MEASURES}
     run(Evaluate, "metrics", runs=runs, **judging)
 
@@ -107,22 +133,32 @@ def asked(run: Run, p: Any, passages: Ref, **how: Any) -> Ref:
 
 def _pretrained(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
     """Further pre-training, as long and as fast whatever the context and objective."""
-    lengths, examples = {"tokens": _TOKENS}, "stage:words"
+    lengths, examples, read = {"tokens": _TOKENS}, "stage:words", task.passages
+    if p.read < 1:
+        if p.read > MOST:
+            raise UserError(f"read={p.read} is neither 1 nor at most {MOST}; give such a share")
+        part = {"part": "test", "share": p.read, "at_least": 1, "at_most": 10**9}
+        read = run(Split, "read", passages=read, **part)
     if p.contexts != "mlm":  # whose passage is its own context, as RetroMAE and DupMAE have it
-        context = 20 if p.contexts == "passage_query" else _TOKENS
+        context = 20 if p.contexts in ("passage_query", "augtriever") else _TOKENS
         lengths = {"passage": _TOKENS, "context": context}
-        paired = {"passages": task.passages, "contexts": contexts, "tokenizer": task.vocabulary}
+        paired = {"passages": read, "contexts": contexts, "tokenizer": task.vocabulary}
         examples = run(Tokenize, "pairs", task=p.contexts, **paired)
+    elif p.read < 1:
+        reading = {"passages": read, "tokenizer": task.vocabulary}
+        examples = run(Tokenize, "pairs", task="mlm", **reading)
     sorts = ("random", "nearby", "overlap")
     # Table 4: with the passages that each objective's paper has as contexts.
     mixture = {"query": 0.5, **dict.fromkeys(sorts, 0.1667)}
     if p.objective == "cocondenser":
         mixture = {"query": 0.5, "random": 0.5}
+    origin = "qext_bm25" if p.generator == "spans" else "text2query"
     settings: dict[str, Mapping[str, Any]] = {
         "passage_query": {"queries": p.queries},
         "passage_passage": {"sorts": [*sorts]},
         "two_spans": {},
         "mixed": {"queries": p.queries, "probabilities": mixture},
+        "augtriever": {"strategies": {origin: 1.0}, "whole_documents": True},
     }
     return run(
         Train,
@@ -137,8 +173,35 @@ def _pretrained(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
         kind=p.contexts,
         settings=settings.get(p.contexts),
         lengths=lengths,
-        bind={RATE: p.pretraining_rate or p.rate},
+        bind={RATE: p.pretraining_rate or p.rate, **WARMUP},
     )
+
+
+def _distilled(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
+    """Own documents' road: the encoder learns how it and BM25 together rank, and which passage a
+    query is of."""
+    start = task.searched(run, "{}_start", init, index=EXACT, **_READ)
+    teacher = run(Hybrid, "hybrid", index=start, bm25="stage:bm25")
+    grouped = {"passages": task.passages, "contexts": contexts, "teacher": teacher}
+    groups = run(Group, "groups", **grouped, seed=p.seed)
+    trained = run(
+        Train,
+        "distilled",
+        "objectives/listwise.gin",
+        examples=run(Tokenize, "pairs", task="groups", pairs=groups, tokenizer=task.vocabulary),
+        init=init,
+        seed=p.seed,
+        lengths={"query": 20, "passages": _TOKENS},
+        crop="right",
+        separate_documents=False,
+        steps=p.pretraining_steps,
+        bind={
+            RATE: p.pretraining_rate or p.rate,
+            "listwise.Listwise.labels": 0.5,
+            "listwise.Listwise.alone": 0.3,
+        },
+    )
+    return run(Average, "encoder", model=trained, start=init)
 
 
 def claim_qac() -> Grid:
@@ -177,4 +240,90 @@ def claim_qac() -> Grid:
         rows={"run_1": "retriever 1", "run_2": "retriever 2", "run_0": "before fine-tuning"},
         baselines={"run_bm25": "BM25", "run_expanded": "BM25 + generated queries"},
         measures=MEASURES,
+    )
+
+
+_COCONDENSER: Mapping[str, Any] = {"objective": "cocondenser"}
+_SPANS: Mapping[str, Any] = {**_COCONDENSER, "gin": ["overlays/two_spans.gin"]}
+
+
+def claim_roads() -> Grid:
+    """What does an hour buy from an encoder that knows language, before and after fine-tuning?
+
+    Roads from MiniLM, equally many steps: further pre-training with passages or queries as
+    contexts, contrastive training on the same queries, learning how the start and BM25 together
+    rank (own_corpus's), or none; then the same fine-tuning. With the minutes of each.
+
+    Set: --data_dir (see claim_cell).
+    """
+    middle = {"start": "shipped:minilm", "rate": 5e-5, "rounds": 1}
+    steps = {"pretraining_steps": 100, "finetuning_steps": 60}
+    retromae = {"objective": "retromae"}
+    contrastive = {"objective": "augtriever", "contexts": "augtriever"}
+    systems: dict[str, dict[str, Any]] = {
+        "none": {"pretraining": False},
+        "passages-cocondenser": {**_SPANS},
+        "queries-cocondenser": {**_COCONDENSER},
+        "contrastive": contrastive,
+        "listwise": {"objective": "listwise"},
+        "passages-retromae": {**retromae, "contexts": "mlm"},
+        "queries-retromae": retromae,
+        "passages-cotmae": {"gin": ["overlays/passage_pairs.gin"]},
+        "queries-cotmae": {},
+    }
+    return Grid(
+        title="Roads from an encoder that knows language",
+        recipe="claim_cell",
+        systems={name: {**middle, **steps, **of} for name, of in systems.items()},
+        seeds=(0, 1, 2),
+        rows={"run_1": "retriever 1", "run_0": "before fine-tuning"},
+        baselines={"run_bm25": "BM25", "run_expanded": "BM25 + generated queries"},
+        measures=MEASURES,
+    )
+
+
+def claim_curves() -> Grid:
+    """Where do queries as contexts begin to pay? Retriever 1 after coCondenser against the steps,
+    the passages, the queries of a passage, and how much of them is copied from it.
+
+    Set: --data_dir (see claim_cell).
+    """
+    systems: dict[str, dict[str, Any]] = {"none": {"pretraining": False}}
+    steps: dict[str, dict[str, float | str]] = {}
+    shares: dict[str, dict[str, float | str]] = {}
+    for name, of in (("passages", _SPANS), ("queries", _COCONDENSER)):
+        systems[name] = {**of}
+        steps[name], shares[name] = {"none": 0, name: 300}, {"none": 0, name: 1}
+        for n in (75, 1200):
+            systems[f"{name}-{n}-steps"] = {**of, "pretraining_steps": n}
+            steps[name][f"{name}-{n}-steps"] = n
+        for share in (0.0625, 0.25):
+            systems[f"{name}-{share}"] = {**of, "read": share}
+            shares[name][f"{name}-{share}"] = share
+    systems["queries-1-each"] = {**_COCONDENSER, "queries": 1}
+    systems["queries-first"] = {**_COCONDENSER, "round_trip": 1}
+    systems["queries-any"] = {**_COCONDENSER, "round_trip": 0}
+    systems["queries-spans"] = {**_COCONDENSER, "generator": "spans"}
+    sorts = ("queries", "queries-first", "queries-any", "queries-spans")
+    copied: dict[str, float | str] = dict.fromkeys(sorts, "related/query/copied")
+    curves = {
+        "steps": Curve("steps of further pre-training", steps),
+        "passages": Curve("share of the passages", shares),
+        "each": Curve(
+            "queries of a passage, at most",
+            {"queries": {"none": 0, "queries-1-each": 1, "queries": 4}},
+        ),
+        "copied": Curve(
+            "share of the query's words that stand in its passage", {"queries": copied}
+        ),
+    }
+    return Grid(
+        title="Where queries as contexts begin to pay",
+        recipe="claim_cell",
+        systems={name: {"rounds": 1, "relate": True, **of} for name, of in systems.items()},
+        seeds=(0, 1, 2),
+        rows={"run_1": "retriever 1", "run_0": "before fine-tuning"},
+        baselines={"run_bm25": "BM25", "run_expanded": "BM25 + generated queries"},
+        measures=MEASURES,
+        curves=curves,
     )

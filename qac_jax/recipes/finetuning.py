@@ -96,6 +96,7 @@ class Finetuning:
     mining: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     index: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # how both are searched
     last: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # how the second one is
+    rounds: int = 2
 
     def train(self, run: Run, name: str, task: Task, examples: Ref, init: Ref) -> Ref:
         """Trains one retriever on triples."""
@@ -167,6 +168,8 @@ def retrievers(
     retriever, before = named
     first = how.train(run, f"{retriever}_1", task, triples, encoder)
     first = task.searched(run, f"{before}{{}}_1", first, index=how.index)
+    if how.rounds == 1:
+        return first, first
     mined = _mined(run, f"{before}negatives_2", task, how, how.negatives_2, index=first)
     triples = _tokenized(run, f"{before}triples_2", task, mined)
     second = how.train(run, f"{retriever}_2", task, triples, encoder)

@@ -19,7 +19,7 @@ from qac_jax.errors import UserError
 from qac_jax.evaluation import significance
 from qac_jax.evaluation.benchmarks import Suite
 from qac_jax.evaluation.results import Result
-from qac_jax.report import suites, tables
+from qac_jax.report import plots, suites, tables
 from qac_jax.report.suites import NDCG
 from qac_jax.report.tables import number, probability
 
@@ -67,6 +67,20 @@ def heatmap(summary: Mapping[str, Any]) -> str | None:
     return suites.heatmap({system: Suite(figures) for system, figures in systems.items()})
 
 
+def curves(
+    summary: Mapping[str, Any], lines: Mapping[str, Mapping[str, float]], label: str
+) -> str | None:
+    """The first row's first measure: line -> system -> where on it."""
+    measure = summary["measures"][0]
+    rows = [row for row in summary["rows"] if row["system"]]
+    figures = {r["system"]: r["mean"][measure] for r in rows if r["run"] == rows[0]["run"]}
+    series = []
+    for name, of in lines.items():
+        systems = sorted(of, key=of.__getitem__)
+        series.append(plots.Series(name, [of[s] for s in systems], [figures[s] for s in systems]))
+    return plots.lines(series, label, f"{measure}, {rows[0]['run']}")
+
+
 def markdown(summary: Mapping[str, Any], title: str = "") -> str:
     """The same as Markdown: metrics, then the families of comparisons."""
     measures, seeds = summary["measures"], summary["seeds"]
@@ -83,6 +97,9 @@ def markdown(summary: Mapping[str, Any], title: str = "") -> str:
     ]
     lines = [f"# {tables.unmarked(title)}", ""] if title else []
     lines += [tables.markdown(header, rows)]
+    if "seconds" in summary:
+        took = (f"{system} {of / 60:.1f}" for system, of in summary["seconds"].items())
+        lines += ["", f"Minutes of all stages of a system, on average: {', '.join(took)}."]
     for family, compared in itertools.groupby(summary["comparisons"], key=itemgetter("family")):
         name = tables.unmarked(family)
         rows = [

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _LEGEND_LINE, _BAR = 420, 250, 20, 22  # in pixels
 _CHARACTER = 6.6  # width of a character of 12 pixels, on average
 _MAX_POINTS, _MAX_NAME = 400, 18
+_DOTS = 10  # fewer points than this are shown
 _INK, _SOFT, _EDGE, _STRONG, _LIGHT = "#1d2329", "#5b6672", "#d8dee4", "#084594", "#ffffff"
 _SERIES = (
     *("#1f6fb4", "#d9622b", "#2f8f5b", "#8d4fb0"),
@@ -114,7 +115,7 @@ def lines(
         there = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
         there = there[:: max(1, len(there) // _MAX_POINTS)]
         if len(there):
-            marker, drawn = "o" if len(there) == 1 else "", True
+            marker, drawn = "o" if len(there) < _DOTS else "", True
             axes.plot(x[there], y[there], marker=marker, label=name, clip_on=False)
     if not drawn:
         return None

@@ -27,6 +27,7 @@ class Relate(Stage):
 
     VERB = "analyse"
     KIND = "metrics"
+    VERSION = 2
     EXAMPLE = "qac analyse --pairs out/contexts --passages out/passages --out out/related"
 
     pairs: Ref = input("contexts of the passages, or labels of qac label", "contexts", "negatives")
@@ -42,7 +43,7 @@ class Relate(Stage):
         draw = relatedness.drawn_pairs if contexts else relatedness.labelled_pairs
         pairs = list(draw(passages, given, self.at_most, self.seed))
         ranks = relatedness.bm25_ranks((r["text"] for r in passages), pairs) if pairs else []
-        sorts = relatedness.measured(pairs, ranks)
+        sorts = relatedness.measured(pairs, ranks, passages)
         compared = significance.compared(sorts, list(sorts[0].mean), seed=self.seed)
         results.store(out, sorts, {"comparisons": [dataclasses.asdict(c) for c in compared]})
         if self.sheet:

@@ -160,6 +160,7 @@ def test_queries_lead_back_to_their_passages(asked, tmp_path, capsys):
     means = {result.name: result.mean for result in found}
     assert {result.queries for result in found} == {DOCUMENTS * EACH}
     assert means[relatedness.QUERY]["bm25 mrr"] == 1.0
+    assert means[relatedness.QUERY]["copied"] == pytest.approx(1 / 3)  # not "what is"
     # A sibling shares the topic with all four others: it cannot tell them apart.
     for sort in (relatedness.RANDOM, relatedness.NEARBY):
         assert 0.2 < means[sort]["bm25 mrr"] < 0.9 and means[sort]["bm25 hit@10"] == 1.0

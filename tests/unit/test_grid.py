@@ -124,6 +124,23 @@ def test_only_what_is_new_runs(done: tuple[Path, Any]) -> None:
         grid.cells(toy(only=["dubble"]), build)
 
 
+def test_curves_are_drawn_of_the_systems_that_ran(tmp_path: Path) -> None:
+    lines: dict[str, Any] = {"by hand": {"plain": 1, "double": 2, "absent": 3}}
+    own: dict[str, Any] = {"measured": {"plain": 0.0, "double": "metrics/dense/mrr@10"}}
+    curves = {"factor": grid.Curve("the factor", lines), "own": grid.Curve("its own", own)}
+    done = run(toy(curves=curves, seeds=(0,)), tmp_path / "out")
+    assert {*done["seconds"]} == {"plain", "double"} and done["seconds"]["plain"] > 0
+    assert "Minutes of all stages of a system" in (tmp_path / "out/summary.md").read_text()
+    for name, label in (("factor", "the factor"), ("own", "its own")):
+        drawn = (tmp_path / f"out/{name}.svg").read_text()
+        assert label in drawn and "mrr@10, retriever" in drawn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grids, "curves", lambda summary, lines, label: f"{lines}")
+        run(toy(curves=curves, seeds=(0,)), tmp_path / "out")
+    assert (tmp_path / "out/factor.svg").read_text() == "{'by hand': {'plain': 1, 'double': 2}}"
+    assert "'double': 3.0" in (tmp_path / "out/own.svg").read_text()
+
+
 def test_mistakes_name_their_cell_or_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="cannot be the name"):
         grid.cells(toy(systems={"a/b": {}}), build)

@@ -9,6 +9,8 @@ import pytest
 import toy_recipes
 from toy_recipes import says
 
+from qac_jax import fields
+from qac_jax.errors import UserError
 from qac_jax.formats import training
 from qac_jax.objectives.cocondenser import CoCondenser
 from qac_jax.objectives.condenser import Condenser
@@ -212,6 +214,32 @@ def test_the_claims_differ_in_what_they_say() -> None:
             assert set(changed) <= {"encoder", "pairs"}, name
             assert cell["encoder"].schedule == plain["encoder"].schedule
     assert cells["passages-dupmae"]["encoder"].examples == "stage:words"
+
+
+def test_roads_and_curves_of_the_claim() -> None:
+    """From one start the same steps and the same fine-tuning; curves change one number each."""
+    roads = toy_recipes.cells("claim_roads")
+    assert {"run_1", "run_0"} <= {*roads["none"]} and "retriever_2" not in roads["none"]
+    for name, cell in roads.items():
+        assert "base" not in cell and cell["retriever_1"].optimizer.learning_rate == 5e-5
+        assert fields.describe(cell["triples_1"]) == fields.describe(roads["none"]["triples_1"])
+        if name not in ("none", "listwise"):
+            assert (cell["encoder"].init, cell["encoder"].schedule.steps) == ("shipped:minilm", 100)
+    learned = roads["listwise"]
+    assert learned["distilled"].schedule.steps == 100
+    assert learned["encoder"].model == "stage:distilled"
+    settings = roads["contrastive"]["encoder"].reading.settings
+    assert settings["strategies"] == {"text2query": 1.0} and settings["whole_documents"]
+    curves = toy_recipes.cells("claim_curves")
+    drawn = toy_recipes.grid_of("claim_curves").curves
+    assert {s for curve in drawn.values() for of in curve.lines.values() for s in of} == {*curves}
+    assert toy_recipes.different(curves["queries"], curves["queries-75-steps"]).keys() == {
+        "encoder"
+    }
+    few = toy_recipes.different(curves["queries"], curves["queries-0.25"])
+    assert few.keys() == {"read", "pairs"} and curves["queries-0.25"]["read"].settings.share == 0.25
+    with pytest.raises(UserError, match="read=0.5 is neither 1 nor at most 0.25"):
+        toy_recipes.stages("claim_cell", read=0.5)
 
 
 def test_a_claim_from_an_encoder_that_knows_language() -> None:
