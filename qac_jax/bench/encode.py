@@ -43,6 +43,11 @@ class Encode:
         "auto", f"ours, and the peer's by autocast ({PRECISIONS_MEAN})", choices=PRECISIONS
     )
     repetitions: int = option(7, "repetitions of each side", at_least=1)
+    peer: str = option(
+        "sentence_transformers",
+        "the peer's setting; flash: in float16 without padding (a GPU, flash-attn)",
+        choices=("sentence_transformers", "flash"),
+    )
 
     def run(self) -> dict[str, Any]:
         texts = peer.passages(self.corpus, self.passages)
@@ -59,7 +64,11 @@ class Encode:
 
         encoder = Encoder.load(folder, inference=Inference(self.precision))
         on = peer.device()
-        model = peer.package("sentence_transformers").SentenceTransformer(folder, device=on)
+        sentences, settings = peer.package("sentence_transformers"), dict[str, Any]()
+        if flash := self.peer == "flash":
+            peer.package("flash_attn")
+            settings = {"dtype": "float16", "attn_implementation": "flash_attention_2"}
+        model = sentences.SentenceTransformer(folder, device=on, model_kwargs=settings)
 
         def ours() -> np.ndarray:
             slices = [texts[start : start + _SLICE] for start in range(0, len(texts), _SLICE)]
@@ -67,7 +76,7 @@ class Encode:
             return np.concatenate([encoder.encode_tokens(part) for part in rows])
 
         def theirs() -> np.ndarray:
-            with peer.halved(self.precision):
+            with peer.halved("float32" if flash else self.precision):
                 size = _GPU_BATCH if on == "cuda" else _BATCH
                 return np.asarray(model.encode(texts, batch_size=size, show_progress_bar=False))
 

@@ -45,20 +45,20 @@ class All:
         for number, name in enumerate(self.only or ROWS, 1):
             progress.say(f"bench all: {name} ({number}/{len(self.only or ROWS)})")
             rows.append({"name": name, **_measured(*ROWS[name], self.quick)})
+            progress.say(_line(rows[-1]))
         return {"rows": rows}
 
     def shown(self, figures: Mapping[str, Any]) -> str:
         """The figures as a table."""
         lines = ["| benchmark | a second | ours | peer | ratio |", "|---|---|---|---|---|"]
-        for row in figures["rows"]:
-            if "not_measured" in row:
-                lines.append(f"| {row['name']} | not measured: {row['not_measured']} | | | |")
-                continue
-            rates = [f"{row[side]:,.4g}" for side in ("ours", "peer")]
-            lines.append(
-                f"| {row['name']} | {row['unit']} | {' | '.join(rates)} | {row['ratio']:.2f} |"
-            )
-        return "\n".join(lines)
+        return "\n".join([*lines, *map(_line, figures["rows"])])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    if "not_measured" in row:
+        return f"| {row['name']} | not measured: {row['not_measured']} | | | |"
+    rates = " | ".join(f"{row[side]:,.4g}" for side in ("ours", "peer"))
+    return f"| {row['name']} | {row['unit']} | {rates} | {row['ratio']:.2f} |"
 
 
 def _measured(flags: str, small: str, quick: bool) -> dict[str, Any]:
