@@ -1,6 +1,7 @@
 """`qac bench encode`: passages to vectors, beside sentence-transformers on the same model."""
 
 import dataclasses
+import importlib.util
 import os
 import tempfile
 from pathlib import Path
@@ -66,7 +67,8 @@ class Encode:
         on = peer.device()
         sentences, settings = peer.package("sentence_transformers"), dict[str, Any]()
         if flash := self.peer == "flash":
-            peer.package("flash_attn")
+            if on != "cuda" or not importlib.util.find_spec("flash_attn"):
+                raise UserError("--peer flash needs a GPU and: pip install flash-attn")
             settings = {"dtype": "float16", "attn_implementation": "flash_attention_2"}
         model = sentences.SentenceTransformer(folder, device=on, model_kwargs=settings)
 
