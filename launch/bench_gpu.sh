@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Measures training steps, encoding and generation on this machine's GPU, each beside a peer on the
-# same GPU, and prints one table; figures of each row as JSON go to out/bench_gpu. All rows take some
-# 25 minutes; a call ends within ten, and the next one measures the rows that are missing. Needs no network and no TensorFlow: an environment with JAX for the GPU, Flax, Optax,
-# Orbax, tokenizers and safetensors, for the peers PyTorch, transformers and sentence-transformers,
-# and small packages (gin-config, bm25s, PyStemmer, zstandard) that may be unpacked in a folder:
+# same GPU, and prints one table; figures of each row as JSON go to out/bench_gpu (SMALL=1:
+# out/bench_gpu_small). The limits of all rows are 15 minutes together; a call ends within ten, and
+# the next one measures the rows that are missing. Needs no network and no TensorFlow: an environment
+# with JAX for the GPU, Flax, Optax, Orbax, tokenizers and safetensors, for the peers PyTorch,
+# transformers and sentence-transformers, and small packages (gin-config, bm25s, PyStemmer,
+# zstandard) that may be unpacked in a folder:
 #   launch/bench_gpu.sh                       # BERT-base, 2,048 pairs of 144/32 tokens a step
 #   PACKAGES=wheels/unpacked launch/bench_gpu.sh
 #   ROWS="1 3" launch/bench_gpu.sh            # some rows
@@ -13,7 +15,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PYTHONPATH="$PWD${PACKAGES:+:$PACKAGES}" TF_CPP_MIN_LOG_LEVEL=3
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$PWD/out/bench_gpu/compiled}"
-out=out/bench_gpu
+out=out/bench_gpu${SMALL:+_small}
 mkdir -p "$out"
 rm -f "$out"/*.failed
 [ -z "${FRESH:-}" ] || rm -f "$out"/*.json

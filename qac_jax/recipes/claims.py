@@ -36,6 +36,8 @@ from qac_jax.stages.train import Train
 
 MEASURES = ("mrr@10", "ndcg@10", "hit@1", "recall@100")
 _TOKENS = 80  # of a passage
+_ROWS = {"run_1": "retriever 1", "run_0": "before fine-tuning"}
+_BASELINES = {"run_bm25": "BM25", "run_expanded": "BM25 + generated queries"}
 # An encoder's own vectors, of texts as pre-training read them.
 _READ: Mapping[str, Any] = {
     "title": "none",
@@ -238,7 +240,7 @@ def claim_qac() -> Grid:
         },
         seeds=(0, 1, 2),
         rows={"run_1": "retriever 1", "run_2": "retriever 2", "run_0": "before fine-tuning"},
-        baselines={"run_bm25": "BM25", "run_expanded": "BM25 + generated queries"},
+        baselines=_BASELINES,
         measures=MEASURES,
     )
 
@@ -260,10 +262,10 @@ def claim_roads() -> Grid:
     steps = {"pretraining_steps": 100, "finetuning_steps": 60}
     retromae = {"objective": "retromae"}
     contrastive = {"objective": "augtriever", "contexts": "augtriever"}
-    systems: dict[str, dict[str, Any]] = {
+    systems: dict[str, Mapping[str, Any]] = {
         "none": {"pretraining": False},
-        "passages-cocondenser": {**_SPANS},
-        "queries-cocondenser": {**_COCONDENSER},
+        "passages-cocondenser": _SPANS,
+        "queries-cocondenser": _COCONDENSER,
         "contrastive": contrastive,
         "listwise": {"objective": "listwise"},
         "passages-retromae": {**retromae, "contexts": "mlm"},
@@ -276,8 +278,8 @@ def claim_roads() -> Grid:
         recipe="claim_cell",
         systems={name: {**middle, **steps, **of} for name, of in systems.items()},
         seeds=(0, 1, 2),
-        rows={"run_1": "retriever 1", "run_0": "before fine-tuning"},
-        baselines={"run_bm25": "BM25", "run_expanded": "BM25 + generated queries"},
+        rows=_ROWS,
+        baselines=_BASELINES,
         measures=MEASURES,
     )
 
@@ -288,11 +290,11 @@ def claim_curves() -> Grid:
 
     Set: --data_dir (see claim_cell).
     """
-    systems: dict[str, dict[str, Any]] = {"none": {"pretraining": False}}
+    systems: dict[str, Mapping[str, Any]] = {"none": {"pretraining": False}}
     steps: dict[str, dict[str, float | str]] = {}
     shares: dict[str, dict[str, float | str]] = {}
     for name, of in (("passages", _SPANS), ("queries", _COCONDENSER)):
-        systems[name] = {**of}
+        systems[name] = of
         steps[name], shares[name] = {"none": 0, name: 300}, {"none": 0, name: 1}
         for n in (75, 1200):
             systems[f"{name}-{n}-steps"] = {**of, "pretraining_steps": n}
@@ -322,8 +324,8 @@ def claim_curves() -> Grid:
         recipe="claim_cell",
         systems={name: {"rounds": 1, "relate": True, **of} for name, of in systems.items()},
         seeds=(0, 1, 2),
-        rows={"run_1": "retriever 1", "run_0": "before fine-tuning"},
-        baselines={"run_bm25": "BM25", "run_expanded": "BM25 + generated queries"},
+        rows=_ROWS,
+        baselines=_BASELINES,
         measures=MEASURES,
         curves=curves,
     )
