@@ -292,16 +292,17 @@ def claim_curves() -> Grid:
     """
     systems: dict[str, Mapping[str, Any]] = {"none": {"pretraining": False}}
     steps: dict[str, dict[str, float | str]] = {}
-    shares: dict[str, dict[str, float | str]] = {}
     for name, of in (("passages", _SPANS), ("queries", _COCONDENSER)):
         systems[name] = of
-        steps[name], shares[name] = {"none": 0, name: 300}, {"none": 0, name: 1}
+        steps[name] = {"none": 0, name: 300}
         for n in (75, 1200):
             systems[f"{name}-{n}-steps"] = {**of, "pretraining_steps": n}
             steps[name][f"{name}-{n}-steps"] = n
-        for share in (0.0625, 0.25):
-            systems[f"{name}-{share}"] = {**of, "read": share}
-            shares[name][f"{name}-{share}"] = share
+    # Two spans are of a document, of which a share may be fewer than a batch.
+    shares: dict[str, float | str] = {"none": 0, "queries": 1}
+    for share in (0.0625, 0.25):
+        systems[f"queries-{share}"] = {**_COCONDENSER, "read": share}
+        shares[f"queries-{share}"] = share
     systems["queries-1-each"] = {**_COCONDENSER, "queries": 1}
     systems["queries-first"] = {**_COCONDENSER, "round_trip": 1}
     systems["queries-any"] = {**_COCONDENSER, "round_trip": 0}
@@ -310,7 +311,7 @@ def claim_curves() -> Grid:
     copied: dict[str, float | str] = dict.fromkeys(sorts, "related/query/copied")
     curves = {
         "steps": Curve("steps of further pre-training", steps),
-        "passages": Curve("share of the passages", shares),
+        "passages": Curve("share of the passages", {"queries": shares}),
         "each": Curve(
             "queries of a passage, at most",
             {"queries": {"none": 0, "queries-1-each": 1, "queries": 4}},
