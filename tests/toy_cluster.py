@@ -83,8 +83,9 @@ def wait(out: Writer, name: str) -> None:
 
     trace = next(p / "trace" for p in Path(out.path).parents if (p / "trace").is_dir())
     context, file = ray.get_runtime_context(), Path(out.path, name)
-    with contextlib.suppress(FileExistsError), open(trace / "first", "x") as first:
-        first.write(os.fspath(file))
+    (said := trace / f"{os.getpid()}-{time.monotonic_ns()}").write_text(os.fspath(file))
+    with contextlib.suppress(FileExistsError):
+        os.link(said, trace / "first")  # whole from the beginning
         return
     mark = (context.get_job_id(), context.get_node_id(), str(os.getpid()), marked(file, trace))
     (trace / " ".join(mark)).touch()

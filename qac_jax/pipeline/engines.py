@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 
 LOCAL, RAY = "local", "ray"
-# How often Ray does again what a lost node or process had in work, and tasks that wait for a core.
-_RETRIES, _WINDOW = 5, 1000
+# How often is done again what a lost node or process had in work, an actor is started again (which
+# ends where its model does not fit), and tasks that wait for a core.
+_RETRIES, _RESTARTS, _WINDOW = 5, 20, 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,26 +190,41 @@ def by_actors(
     needs, room = _current.get().needs(ray)
     count = min(len(shards), _current.get().actors or room)
     remote = ray.remote(
-        max_restarts=-1, max_task_retries=_RETRIES, max_concurrency=2, **_options(needs)
+        max_restarts=_RESTARTS, max_task_retries=-1, max_concurrency=2, **_options(needs)
     )(_Actor)
     given = ray.put((os.getcwd(), out, load))
-    # One that has no room yet waits for it, and gets no shard before.
+    # One that has no room yet waits for it, and gets no shard before. Ray needs up to half a minute
+    # to know of a lost node, and calls fail at once until then: an actor that lost a shard, too,
+    # gets none before it answers again.
     actors = [remote.remote([given]) for _ in range(count)]
-    running = {actor.ready.remote(): actor for actor in actors}
-    waiting, left = collections.deque(shards), len(shards)
+    running: dict[Any, tuple[Any, ShardFile | None]] = {a.ready.remote(): (a, None) for a in actors}
+    waiting, left, lost = collections.deque(shards), len(shards), collections.Counter[str]()
     try:
         while left:
             (ref, *_), _ = ray.wait([*running])
-            actor = running.pop(ref)
-            if made := _answer(ref):
-                left -= 1
-                yield made
+            actor, shard = running.pop(ref)
+            others = [each for one, each in running.values() if one is actor]
+            try:
+                if made := _answer(ref):
+                    left -= 1
+                    yield made
+            except _LostError:
+                if shard is None and running:
+                    continue  # it was started too often; others go on
+                if shard is None or (lost.update([shard.name]) or lost[shard.name] > _RETRIES):
+                    raise
+                waiting.appendleft(shard)
+                if None not in others:
+                    running[actor.ready.remote()] = actor, None
+                continue
             # The next shard is read ahead, but the last ones go to whoever is free.
-            busy = sum(one is actor for one in running.values())
-            while waiting and busy < (2 if len(waiting) > count else 1):
-                running[actor.write.remote(waiting.popleft())] = actor
-                busy += 1
-            if not busy:  # which makes room for those of a lost node
+            while (
+                waiting and None not in others and len(others) < (2 if len(waiting) > count else 1)
+            ):
+                others.append(waiting.popleft())
+                call = actor.write.options(max_task_retries=0)
+                running[call.remote(others[-1])] = actor, others[-1]
+            if not others:  # which makes room for those of a lost node
                 ray.kill(actor)
     finally:
         for actor in actors:
@@ -222,6 +238,10 @@ def _options(needs: Mapping[str, float]) -> dict[str, Any]:
     return {**known, "resources": others}
 
 
+class _LostError(UserError):
+    """Of the process that had the work, or of its node."""
+
+
 def _answer(ref: Any) -> Any:
     import ray
     from ray import exceptions
@@ -232,7 +252,7 @@ def _answer(ref: Any) -> Any:
         raise error.cause from error
     except exceptions.RayError as error:
         why = f"{type(error).__name__}: {str(error).strip().splitlines()[-1].strip()}"
-        raise UserError(
+        raise _LostError(
             f"Ray gave up, after {_RETRIES} attempts where a process was lost ({why}); nodes need "
             "the same packages and enough memory; then the same command continues"
         ) from error

@@ -1,6 +1,7 @@
 """Shards that Ray makes on three nodes, here on loopback: the bytes are those of one process, also
 where the driver and a node are lost. As a program, the driver that a test kills."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -42,13 +43,14 @@ _NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 
 
 class Nodes:
-    """A cluster of a head and two more nodes of a core each."""
+    """A cluster of a head and two more nodes of a core each, which asks every so often whether a
+    node is there, and takes it for lost after five times."""
 
-    def __init__(self) -> None:
+    def __init__(self, milliseconds: int = 500) -> None:
         from ray.cluster_utils import Cluster
 
-        quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
-        head = {**_NODE, "include_dashboard": False, "_system_config": quick}
+        asking = {"health_check_initial_delay_ms": 0, "health_check_period_ms": milliseconds}
+        head = {**_NODE, "include_dashboard": False, "_system_config": asking}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.added = {node.node_id: node for node in (self.add(), self.add())}
 
@@ -59,15 +61,21 @@ class Nodes:
         self.cluster.remove_node(self.added.pop(name), allow_graceful=False)
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+@contextlib.contextmanager
+def started(*asked: int) -> Iterator[Nodes]:
     pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # nodes import what we import
-        made = Nodes()
+        made = Nodes(*asked)
         yield made
         made.cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with started() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +157,17 @@ def many_shards(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mine_stage, "_MINED", 2)
 
 
+def test_of_a_lost_node_ray_knows_late(road, tmp_path, monkeypatch) -> None:
+    """As it is set up usually: after some fifteen seconds, in which calls fail at once. It stands
+    before the others, whose connection stays."""
+    make("embed", road, tmp_path / "whole", "local")
+    (trace := tmp_path / "trace").mkdir()
+    toy_cluster.make_wait(monkeypatch)
+    with started(3000) as nodes, one_is_lost(nodes, trace):
+        make("embed", road, tmp_path / "out", nodes.cluster.address)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("name", [*VERBS, "grid"])
 def test_the_bytes_are_those_of_one_process(name, nodes, ray, road, tmp_path, monkeypatch) -> None:
     """The driver is killed when a shard is done and others are in work, and started again; then a
@@ -167,24 +186,9 @@ def test_the_bytes_are_those_of_one_process(name, nodes, ray, road, tmp_path, mo
         driver.wait()
     before = {*marks(trace)}
     ended(before)
-    lost = []
-
-    def kill() -> None:
-        def in_work() -> list[Mark]:
-            jobs = {mark.job for mark in before}
-            return [m for m in marks(trace) if m.node in nodes.added and m.job not in jobs]
-
-        eventually(in_work, "nothing in work again")
-        lost.append(in_work()[0])
-        nodes.lose(lost[0].node)
-        ended(lost)
-        (trace / "go").touch()
-
     toy_cluster.make_wait(monkeypatch)
-    killer = threading.Thread(target=kill)
-    killer.start()
-    make(name, road, tmp_path / "out", ray.engine)
-    killer.join()
+    with one_is_lost(nodes, trace, {mark.job for mark in before}) as lost:
+        make(name, road, tmp_path / "out", ray.engine)
     back = nodes.add()
     nodes.added[back.node_id] = back
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
@@ -192,6 +196,27 @@ def test_the_bytes_are_those_of_one_process(name, nodes, ray, road, tmp_path, mo
     assert marked(first.read_text(), trace) not in again
     # A grid's stage goes on after what was done of it.
     assert (lost[0].name in again) == (name != "grid")
+
+
+@contextlib.contextmanager
+def one_is_lost(nodes: Nodes, trace: Path, before: Iterable[str] = ()) -> Iterator[list[Mark]]:
+    """Meanwhile a node is killed that has a shard in work, but for the jobs before."""
+    lost = []
+
+    def in_work() -> list[Mark]:
+        return [m for m in marks(trace) if m.node in nodes.added and m.job not in before]
+
+    def kill() -> None:
+        eventually(in_work, "nothing in work")
+        lost.append(in_work()[0])
+        nodes.lose(lost[0].node)
+        ended(lost)
+        (trace / "go").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    yield lost
+    killer.join()
 
 
 def eventually(is_so: Callable[[], Any], what: str) -> None:
