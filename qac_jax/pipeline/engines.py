@@ -205,18 +205,22 @@ def by_actors(
             actor, shard = running.pop(ref)
             others = [each for one, each in running.values() if one is actor]
             try:
-                if made := _answer(ref):
-                    left -= 1
-                    yield made
+                made = _answer(ref)
             except _LostError:
-                if shard is None and running:
-                    continue  # it was started too often; others go on
-                if shard is None or (lost.update([shard.name]) or lost[shard.name] > _RETRIES):
+                if shard is None:
+                    if running:
+                        continue  # it was started too often; others go on
+                    raise
+                lost[shard.name] += 1
+                if lost[shard.name] > _RETRIES:
                     raise
                 waiting.appendleft(shard)
                 if None not in others:
                     running[actor.ready.remote()] = actor, None
                 continue
+            if made:
+                left -= 1
+                yield made
             # The next shard is read ahead, but the last ones go to whoever is free.
             while (
                 waiting and None not in others and len(others) < (2 if len(waiting) > count else 1)
