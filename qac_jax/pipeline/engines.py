@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 LOCAL, RAY = "local", "ray"
-# How often is done again what a lost node or process had in work, an actor is started again (which
-# ends where its model does not fit), and tasks that wait for a core.
+# How often a shard is given again whose process or node was lost; how often an actor is started
+# again, so that a model that does not fit ends; how many tasks wait for a core.
 _RETRIES, _RESTARTS, _WINDOW = 5, 20, 1000
 
 
@@ -193,9 +193,9 @@ def by_actors(
         max_restarts=_RESTARTS, max_task_retries=-1, max_concurrency=2, **_options(needs)
     )(_Actor)
     given = ray.put((os.getcwd(), out, load))
-    # One that has no room yet waits for it, and gets no shard before. Ray needs up to half a minute
-    # to know of a lost node, and calls fail at once until then: an actor that lost a shard, too,
-    # gets none before it answers again.
+    # One that has no room yet waits for it and gets no shard before. Ray knows of a lost node after
+    # some fifteen seconds, and calls fail at once until then: an actor that lost a shard, too, gets
+    # none before it answers again.
     actors = [remote.remote([given]) for _ in range(count)]
     running: dict[Any, tuple[Any, ShardFile | None]] = {a.ready.remote(): (a, None) for a in actors}
     waiting, left, lost = collections.deque(shards), len(shards), collections.Counter[str]()

@@ -215,8 +215,10 @@ def one_is_lost(nodes: Nodes, trace: Path, before: Iterable[str] = ()) -> Iterat
 
     killer = threading.Thread(target=kill)
     killer.start()
-    yield lost
-    killer.join()
+    try:
+        yield lost
+    finally:
+        killer.join()
 
 
 def eventually(is_so: Callable[[], Any], what: str) -> None:
