@@ -50,9 +50,17 @@ def halved(precision: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def compared(
-    sides: Mapping[str, Callable[[], Any]], count: int, unit: str, repetitions: int
+    sides: Mapping[str, Callable[[], Any]],
+    count: int,
+    unit: str,
+    repetitions: int,
+    *,
+    before: int = 0,
 ) -> dict[str, Any]:
-    """Rates of the sides, which take turns, and the ratio of the first to the fastest peer."""
+    """Rates of the sides, which take turns, and the ratio of the first to the fastest peer.
+
+    `before`: calls of each turn that are not timed.
+    """
     import jax
 
     seconds: dict[str, list[float]] = {name: [] for name in sides}
@@ -60,6 +68,8 @@ def compared(
         call()
     for _ in range(repetitions):
         for name, call in sides.items():
+            for _ in range(before):
+                call()
             began = time.perf_counter()
             call()
             seconds[name].append(time.perf_counter() - began)

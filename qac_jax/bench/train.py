@@ -67,7 +67,9 @@ class Train:
         sides = {"qac_jax": ours}
         if self.peer:
             sides["pytorch"] = self._theirs(batch)
-        figures = peer.compared(sides, self.batch, "examples", self.repetitions)
+        # In training a step follows a step, and finds the memory that the one before it has freed;
+        # after a turn of the peer a virtual machine may have taken it back.
+        figures = peer.compared(sides, self.batch, "examples", self.repetitions, before=1)
         flops = more["flops_per_example"] * self.batch
         seconds = self.batch / figures["qac_jax_examples_per_second"]
         rates = {"step_ms": 1e3 * seconds, "tflops": flops / seconds / 1e12}

@@ -23,10 +23,12 @@ from qac_jax.inference import buckets
 from qac_jax.inference.buckets import Batch
 from qac_jax.inference.settings import BY_DEVICE, ENGINES, Inference
 from qac_jax.models.pointer import Writer
+from qac_jax.processes import cores
 
 
-# Tokens of one batch on one device: few for a CPU's caches, many to use a GPU fully.
-_TOKENS = {"cpu": 4096}
+# Tokens of one batch: few for the caches of a CPU's cores, many for each GPU to use it fully.
+_TOKENS_A_CORE = 512
+_FEWEST_TOKENS = 1024
 _MANY_TOKENS = 65536
 
 # The mesh axis of the devices that share one copy of a model.
@@ -78,7 +80,9 @@ class Runner:
     def batches(self, lengths: Sequence[int], limit: int) -> Iterator[Batch]:
         """Batches of about the same number of tokens, for encoders."""
         devices = self.copies
-        tokens = self.inference.batch_tokens or _TOKENS.get(jax.default_backend(), _MANY_TOKENS)
+        tokens = self.inference.batch_tokens or _MANY_TOKENS
+        if not self.inference.batch_tokens and jax.default_backend() == "cpu":
+            tokens = max(_TOKENS_A_CORE * cores() // devices, _FEWEST_TOKENS)
         texts = self.inference.batch_texts
         return buckets.batches(
             lengths, tokens * devices, texts=texts * devices, multiple=devices, limit=limit
