@@ -25,7 +25,7 @@ from qac_jax.models.packing import Keys, Lengths, Packed, platform, text_keys, t
 
 
 _HALF = ("bfloat16", "float16")  # what the kernel computes in
-# Bytes of scores that a CPU computes at once: they stay in its cache, where those of a whole batch
+# Bytes of scores that a CPU computes at once: they stay in its caches, where those of a whole batch
 # are written to memory and read again, three times.
 _BLOCK = 16 << 20
 
