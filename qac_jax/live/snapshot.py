@@ -223,7 +223,7 @@ class Snapshot:
         total = np.zeros(self.rows, np.float32)
         for word in self.analyzer.words(question):
             rows, gains = self._gains(word)
-            total[rows] += gains
+            np.add.at(total, rows, gains)
         return total
 
     def weights(self) -> Iterator[dict[int, float]]:

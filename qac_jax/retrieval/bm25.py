@@ -1,5 +1,5 @@
-"""BM25 by bm25s: an artefact of kind "bm25", memory-mapped and searched on all cores. The score of
-each word in each passage is computed at indexing time; a search sums them.
+"""BM25: an artefact of kind "bm25", memory-mapped and searched on all cores. bm25s computes the
+score of each word in each passage at indexing time; a search sums them.
 """
 
 import concurrent.futures
@@ -27,6 +27,11 @@ ARRAYS = {"data": ("float32",), "indices": ("int32", "int64"), "indptr": ("int32
 
 # From this number of rows on, a query takes long enough for threads to be worth it.
 _MANY_ROWS = 20_000
+
+# Words that more than this share of the rows have are added up as whole vectors, which is faster
+# than row by row. So many bytes of them are kept: the most frequent words.
+_FREQUENT = 1 / 8
+_WHOLE = 256 << 20
 
 # Words whose stems are kept in memory: a server meets new ones for ever.
 _STEMS = 1 << 17
@@ -159,25 +164,45 @@ class Bm25(Searchable):
         return {word: number for number, word in enumerate(words)}
 
     @functools.cached_property
-    def scores(self) -> Any:
-        scores = _library().BM25(method=self.description["variant"])
-        scores.scores = {"num_docs": len(self)}
-        for name, types in ARRAYS.items():
-            scores.scores[name] = arrays.read(self.artifact.file(f"{name}.npy"), *types)
-        scores.vocab_dict = self.numbers
-        scores.nonoccurrence_array = None
+    def _columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """ARRAYS: the scores of each word's rows, these rows, and where each word's begin."""
+        files = ((self.artifact.file(f"{name}.npy"), types) for name, types in ARRAYS.items())
+        data, rows, starts = (arrays.read(file, *types) for file, types in files)
+        return data, rows, starts
+
+    @functools.cached_property
+    def _whole(self) -> dict[int, np.ndarray | None]:
+        """The scores of frequent words in all rows: None until a question has the word."""
+        most = np.argsort(-self._counts, kind="stable")[: _WHOLE // (4 * len(self))]
+        return dict.fromkeys(most[self._counts[most] > _FREQUENT * len(self)].tolist())
+
+    def _sum(self, words: Sequence[int]) -> np.ndarray:
+        """The scores of all rows, added up word by word in the question's order."""
+        data, rows, starts = self._columns
+        scores = np.zeros(len(self), np.float32)
+        for word in words:
+            if (whole := self._whole.get(word)) is not None:
+                scores += whole
+                continue
+            column = slice(starts[word], starts[word + 1])
+            if word in self._whole:
+                whole = np.zeros_like(scores)
+                whole[rows[column]] = data[column]
+                self._whole[word] = whole
+            np.add.at(scores, rows[column], data[column])
         return scores
 
     def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """On all cores; of equal scores the earlier row wins."""
         gains = np.full((len(questions), k), -np.inf, np.float32)
         rows = np.full((len(questions), k), -1, np.int64)
-        searched = [self._columns(question) for question in questions]
+        searched = [self._words(question) for question in questions]
 
         def search(place: int) -> None:
-            if len(searched[place]):
-                scores, best = _best(self.scores.get_scores_from_ids(searched[place]), k)
-                gains[place, : len(best)], rows[place, : len(best)] = scores, best
+            if searched[place]:
+                scores = self._sum(searched[place])
+                best = top(scores, k, above=0)
+                gains[place, : len(best)], rows[place, : len(best)] = scores[best], best
 
         self._for_each(len(questions), search)
         return gains, rows
@@ -187,8 +212,8 @@ class Bm25(Searchable):
         scores = [np.zeros(len(wanted), np.float32) for wanted in rows]
 
         def score(place: int) -> None:
-            if len(columns := self._columns(questions[place])):
-                scores[place] = self.scores.get_scores_from_ids(columns)[rows[place]]
+            if words := self._words(questions[place]):
+                scores[place] = self._sum(words)[rows[place]]
 
         self._for_each(len(questions), score)
         return scores
@@ -202,11 +227,11 @@ class Bm25(Searchable):
     @functools.cached_property
     def _counts(self) -> np.ndarray:
         """The number of passages that have each word."""
-        return np.diff(self.scores.scores["indptr"])
+        return np.diff(self._columns[2])
 
     def _for_each(self, count: int, work: Callable[[int], None]) -> None:
         """Does the work for each number below `count`, on all cores where that is worth it."""
-        _ = self.scores  # opened before there are threads
+        _ = self._whole  # opened before there are threads
         # Over few rows a query is faster than starting a thread.
         threads = (os.cpu_count() or 1) if len(self) >= _MANY_ROWS else 1
         if threads == 1:
@@ -217,24 +242,22 @@ class Bm25(Searchable):
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda places: list(map(work, places)), blocks))
 
-    def _columns(self, question: str) -> np.ndarray:
+    def _words(self, question: str) -> list[int]:
         words = (self.numbers.get(word) for word in self.analyzer.words(question))
-        return np.array([number for number in words if number is not None], np.int32)
+        return [number for number in words if number is not None]
 
 
-def _best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The top k of the rows with a score above 0: most rows have none and are not sorted."""
-    rows = np.flatnonzero(scores > 0)
-    rows = rows[top(scores[rows], k)]
-    return scores[rows], rows
-
-
-def top(scores: np.ndarray, k: int) -> np.ndarray:
-    """The places of the top k scores, best first; of equal scores the earlier place wins."""
-    chosen = np.arange(len(scores))
-    if len(scores) > k:
-        last = np.partition(scores, len(scores) - k)[len(scores) - k]
-        better = np.flatnonzero(scores > last)
-        equal = np.flatnonzero(scores == last)[: k - len(better)]
-        chosen = np.sort(np.concatenate([better, equal]))
-    return chosen[np.argsort(-scores[chosen], kind="stable")]
+def top(scores: np.ndarray, k: int, above: float = -np.inf) -> np.ndarray:
+    """The places of the top k of the scores above this, best first; of equal scores the earlier
+    place wins.
+    """
+    if not k:
+        return np.zeros(0, np.int64)
+    # At least k blocks have a score as high as the kth of the blocks' highest. Blocks are strided,
+    # so that their maxima are taken of whole vectors.
+    highest = scores
+    if (size := len(scores) // (8 * k)) > 1:
+        highest = scores[: 8 * k * size].reshape(size, 8 * k).max(axis=0)
+    least = np.partition(highest, -k)[-k] if len(highest) > k else above
+    chosen = (scores >= least if least > above else scores > above).nonzero()[0]
+    return chosen[np.argsort(-scores[chosen], kind="stable")[:k]]

@@ -28,18 +28,22 @@ def test_equals_bm25s_alone(tmp_path):
     import bm25s
 
     rng = np.random.default_rng(0)
-    texts = [toy.sentence(rng, int(rng.integers(2, 30))) for _ in range(300)]
-    questions = [toy.sentence(rng, 3) for _ in range(20)]
+    # Frequent words, and some that few texts have.
+    texts = [f"{toy.sentence(rng, int(rng.integers(2, 30)))} rare{i % 25}" for i in range(300)]
+    questions = [f"{toy.sentence(rng, 3)} rare{i}" for i in range(20)]
     for preset, k1, b in (("anserini", 0.9, 0.4), ("lucene", 1.2, 0.75), ("questions", 0.6, 0.75)):
         index = made(tmp_path, texts, preset, preset=preset)
         analyzer = index.analyzer
         theirs = bm25s.BM25(k1=k1, b=b)
         theirs.index([analyzer.words(text) for text in texts], show_progress=False)
         words = [analyzer.words(question) for question in questions]
-        expected = theirs.retrieve(words, k=20, show_progress=False)
-        scores, rows = index.find(questions, 20)
-        np.testing.assert_array_equal(scores, expected.scores)
-        np.testing.assert_array_equal(rows, expected.documents)  # JAX's top_k keeps this order
+        for k in (2, 20):  # blocks of scores, and none
+            expected = theirs.retrieve(words, k=k, show_progress=False)
+            scores, rows = index.find(questions, k)
+            np.testing.assert_array_equal(scores, expected.scores)
+            np.testing.assert_array_equal(rows, expected.documents)  # JAX's top_k keeps this order
+        assert any(scores is not None for scores in index._whole.values())
+        assert len(index._whole) < len(index.numbers)
         assert (index.find(["zebra", ""], 3)[1] == -1).all()
 
 
