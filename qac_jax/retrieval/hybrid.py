@@ -118,15 +118,15 @@ class Parts:
         """The scores of the wanted rows: as the search gave them, else from the vectors of an exact
         index; others give none, so they get the lowest score of the ranking.
         """
-        found = []
-        for query, mine, gains, ranked in zip(queries, wanted, scores, rows, strict=True):
+        if self.dense.description["method"] == index.EXACT:
+            vectors = self.dense.vectors.take_each(wanted)
+            found = [mine @ query for mine, query in zip(vectors, queries, strict=True)]
+        else:
+            lowest = np.where(rows >= 0, scores, np.inf).min(axis=1, initial=np.inf)
+            found = [np.full(len(mine), low) for mine, low in zip(wanted, lowest, strict=True)]
+        for values, mine, gains, ranked in zip(found, wanted, scores, rows, strict=True):
             given = ranked >= 0
-            if self.dense.description["method"] == index.EXACT:
-                values = self.dense.vectors.take(mine).astype(np.float32) @ query
-            else:
-                values = np.full(len(mine), gains[given].min(initial=np.inf), np.float32)
             values[np.searchsorted(mine, ranked[given])] = gains[given]
-            found.append(values)
         return found
 
 

@@ -492,8 +492,8 @@ def scores_of(
     else:
         by_words = parts.by_words(questions, 1)[0][:, 0]
     words = parts.scores_by_words(questions, rows)
-    for place, wanted in enumerate(rows):
-        near = parts.dense.vectors.take(wanted).astype(np.float32) @ vectors[place]
+    for place, mine in enumerate(parts.dense.vectors.take_each(rows)):
+        near = mine @ vectors[place]
         low = fusion.COSINE if parts.cosine else float(near.min())
         unit = max(float(highest[place]) - low, 1e-6)
         both = np.stack([(near - low) / unit, words[place] / max(float(by_words[place]), 1e-6)])

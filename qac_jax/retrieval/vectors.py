@@ -24,6 +24,9 @@ from qac_jax.errors import UserError
 KIND = "vectors"
 DTYPES = ("float32", "float16")
 _ROWS = 1 << 16  # that are read together
+_PASSAGES = 128  # whose windows are in memory together
+# Where each passage is asked for by so many queries of a batch, all of them are multiplied at once.
+_SHARED = 2
 
 _SHARD = re.compile(r"vectors-(\d{5})-of-(\d{5})\.npy")
 
@@ -94,6 +97,13 @@ class Vectors:
                 taken[inside] = mapped[rows[inside] - shard.start]
         return taken
 
+    def take_each(self, rows: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+        """float32: the vectors of each of these rows; what several have is read once."""
+        every = np.unique(np.concatenate(rows))
+        taken = self.take(every).astype(np.float32)
+        for wanted in rows:
+            yield taken[np.searchsorted(every, wanted)]
+
     def check_finite(self) -> None:
         """Raises UserError where a number is NaN or infinite: it would be nobody's neighbour."""
         for start, rows in self.blocks(_ROWS):
@@ -127,11 +137,21 @@ class Windows:
 
     def best(self, queries: np.ndarray, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The score of the best window of each query's rows; every passage has one."""
-        found = []
-        for query, wanted in zip(queries, rows, strict=True):
+        every = np.unique(np.concatenate(rows))
+        if _SHARED * len(every) > sum(map(len, rows)):
+            each = zip(queries, rows, strict=True)
+            return [self._best(query[None], wanted)[:, 0] for query, wanted in each]
+        scores = self._best(queries, every)
+        return [scores[np.searchsorted(every, row), place] for place, row in enumerate(rows)]
+
+    def _best(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """[rows, queries]: the score of the best window of each row for each query."""
+        found = [np.zeros((0, len(queries)), np.float32)]
+        for first in range(0, len(rows), _PASSAGES):
+            wanted = rows[first : first + _PASSAGES]
             starts, counts = self._starts[wanted], np.diff(self._starts)[wanted]
             firsts = np.cumsum(counts) - counts
             places = np.repeat(starts - firsts, counts) + np.arange(counts.sum())
-            scores = self._vectors.take(places).astype(np.float32) @ query
+            scores = self._vectors.take(places).astype(np.float32) @ queries.T
             found.append(np.maximum.reduceat(scores, firsts))
-        return found
+        return np.concatenate(found)

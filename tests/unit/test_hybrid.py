@@ -175,6 +175,9 @@ def test_scores_are_those_of_words_passages_and_best_windows(
     for number in range(2):
         np.testing.assert_allclose(scores[number], both[rows[number], number], atol=2e-3)
         assert sorted(rows[number].tolist()) == list(range(40))
+    alone, ranked_alone = found.find(asked[1:], 40)  # whose windows are not multiplied together
+    np.testing.assert_allclose(alone, scores[1:], atol=1e-6)
+    np.testing.assert_array_equal(ranked_alone, rows[1:])
     (first, *_), _ = found.ask(asked, 3)
     assert first.scores["dense"] == pytest.approx(dense[rows[0][0], 0], abs=2e-3)
 
