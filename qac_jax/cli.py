@@ -127,6 +127,7 @@ _STEPS = {
 }
 STEPS = _table("stages", _STEPS)
 _BENCHMARKS = {
+    "bm25": ("bm25:Bm25", "questions/s of BM25, beside bm25s with numba"),
     "all": ("everything:All", "every benchmark with a peer, in one table"),
     "encode": ("encode:Encode", "passages to vectors, beside sentence-transformers"),
     "generate": ("generate:Generate", "new tokens a second of a T5, beside transformers"),

@@ -28,6 +28,7 @@ ROWS: Mapping[str, tuple[str, str]] = {
     "generate_ctranslate2_int8": ("generate --peer ctranslate2_int8", _FEW_TEXTS),
     "scann": ("search", _SMALL_INDEX),
     "exact": ("search --system exact", _SMALL_INDEX),
+    "bm25": ("bm25 --rows 100000", "--rows 12000 --queries 300 --repetitions 3"),
 }
 
 

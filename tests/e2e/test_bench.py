@@ -50,6 +50,15 @@ def test_search(capsys, system) -> None:
 
 
 @pytest.mark.slow
+def test_bm25(capsys) -> None:
+    pytest.importorskip("numba")
+    words = "bm25 --corpus gin --rows 300 --queries 20 --k 10 --repetitions 1".split()
+    found = figures(capsys, *words)
+    assert found["largest_difference"] < 1e-5 and found["best_peer"] == "bm25s_numba"
+    assert found["qac_jax_questions_per_second"] > 0
+
+
+@pytest.mark.slow
 def test_serve(tmp_path, capsys) -> None:
     encoder = toy.save_encoder(tmp_path / "encoder")
     corpus = toy.write_collection(tmp_path / "data") / "corpus.jsonl"
