@@ -10,10 +10,12 @@ vectors come from the passage's own forward pass (`models/heads.py`).
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -24,7 +26,6 @@ from qac_jax.errors import UserError
 KIND = "vectors"
 DTYPES = ("float32", "float16")
 _ROWS = 1 << 16  # that are read together
-_PASSAGES = 128  # whose windows are in memory together
 # Where each passage is asked for by so many queries of a batch, all of them are multiplied at once.
 _SHARED = 2
 
@@ -82,10 +83,8 @@ class Vectors:
         for shard in self.shards:
             first, last = max(start, shard.start), min(stop, shard.stop)
             if first < last:
-                part = rows[first - start : last - start]
                 with open(shard.path, "rb") as file:
-                    file.seek(shard.offset + (first - shard.start) * rows.strides[0])
-                    file.readinto(memoryview(part).cast("B"))
+                    _fill(rows[first - start : last - start], file, shard, first)
         return rows
 
     def take(self, rows: np.ndarray) -> np.ndarray:
@@ -96,6 +95,18 @@ class Vectors:
                 mapped = arrays.read(shard.path, *DTYPES, axes=2)
                 taken[inside] = mapped[rows[inside] - shard.start]
         return taken
+
+    def slices(self, starts: np.ndarray, stops: np.ndarray) -> Iterator[np.ndarray]:
+        """A copy of rows start to stop - 1 of each pair of them, which lies in one file."""
+        firsts = [shard.start for shard in self.shards]
+        with contextlib.ExitStack() as opened:
+            files: dict[str, IO[bytes]] = {}
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+                shard = self.shards[bisect.bisect_right(firsts, start) - 1]
+                if shard.path not in files:
+                    files[shard.path] = opened.enter_context(open(shard.path, "rb"))
+                rows = np.empty((stop - start, self.width), self.dtype)
+                yield _fill(rows, files[shard.path], shard, start)
 
     def take_each(self, rows: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
         """float32: the vectors of each of these rows; what several have is read once."""
@@ -115,6 +126,13 @@ class Vectors:
         """(number of the first row, rows) of each block in turn."""
         for start in range(0, self.rows, size):
             yield start, self.read(start, min(start + size, self.rows))
+
+
+def _fill(rows: np.ndarray, file: IO[bytes], shard: Shard, first: int) -> np.ndarray:
+    """`rows`, read from a shard's file, where they begin with row `first`."""
+    file.seek(shard.offset + (first - shard.start) * rows.strides[0])
+    file.readinto(memoryview(rows).cast("B"))  # type: ignore[attr-defined]
+    return rows
 
 
 def shard_names(artifact: Artifact, below: str = "") -> list[str]:
@@ -146,12 +164,8 @@ class Windows:
 
     def _best(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """[rows, queries]: the score of the best window of each row for each query."""
-        found = [np.zeros((0, len(queries)), np.float32)]
-        for first in range(0, len(rows), _PASSAGES):
-            wanted = rows[first : first + _PASSAGES]
-            starts, counts = self._starts[wanted], np.diff(self._starts)[wanted]
-            firsts = np.cumsum(counts) - counts
-            places = np.repeat(starts - firsts, counts) + np.arange(counts.sum())
-            scores = self._vectors.take(places).astype(np.float32) @ queries.T
-            found.append(np.maximum.reduceat(scores, firsts))
-        return np.concatenate(found)
+        best = np.empty((len(rows), len(queries)), np.float32)
+        windows = self._vectors.slices(self._starts[rows], self._starts[rows + 1])
+        for place, mine in enumerate(windows):
+            (mine.astype(np.float32) @ queries.T).max(axis=0, out=best[place])
+        return best
