@@ -146,7 +146,7 @@ def shard_names(artifact: Artifact, below: str = "") -> list[str]:
 
 
 class Windows:
-    """The windows of an index's passages, in files; those of a query are in memory."""
+    """The windows of an index's passages, in files; those of one passage are in memory."""
 
     def __init__(self, files: Sequence[Sequence[str]]):
         self._vectors = Vectors([vectors for vectors, _ in files])
