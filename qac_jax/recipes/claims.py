@@ -170,7 +170,8 @@ def _pretrained(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
         examples=examples,
         init=init,
         seed=p.seed,
-        separate_documents=p.contexts != "two_spans",  # where an example is a document
+        # Two spans are of a document as it is, and a part may have fewer documents than a batch.
+        separate_documents=p.contexts != "two_spans" and p.read == 1,
         steps=p.pretraining_steps,
         kind=p.contexts,
         settings=settings.get(p.contexts),
