@@ -287,7 +287,8 @@ def claim_roads() -> Grid:
 
 def claim_curves() -> Grid:
     """Where do queries as contexts begin to pay? Retriever 1 after coCondenser against the steps,
-    the passages, the queries of a passage, and how much of them is copied from it.
+    the passages (of a part of them a batch may hold several of a document), the queries of a
+    passage, and how much of them is copied from it.
 
     Set: --data_dir (see claim_cell).
     """

@@ -237,7 +237,10 @@ def test_roads_and_curves_of_the_claim() -> None:
         "encoder"
     }
     few = toy_recipes.different(curves["queries"], curves["queries-0.25"])
-    assert few.keys() == {"read", "pairs"} and curves["queries-0.25"]["read"].settings.share == 0.25
+    assert few.keys() == {"read", "pairs", "encoder"}
+    assert curves["queries-0.25"]["read"].settings.share == 0.25
+    reading = [curves[name]["encoder"].reading for name in ("queries", "queries-0.25")]
+    assert [of.separate_documents for of in reading] == [True, False]
     with pytest.raises(UserError, match="read=0.5 is neither 1 nor at most 0.25"):
         toy_recipes.stages("claim_cell", read=0.5)
 
