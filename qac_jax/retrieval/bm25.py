@@ -1,5 +1,5 @@
-"""BM25: an artefact of kind "bm25", memory-mapped and searched on all cores. bm25s computes the
-score of each word in each passage at indexing time; a search sums them.
+"""BM25: an artefact of kind "bm25", memory-mapped. bm25s computes the score of each word in each
+passage at indexing time; a search sums them.
 """
 
 import concurrent.futures
@@ -29,8 +29,8 @@ ARRAYS = {"data": ("float32",), "indices": ("int32", "int64"), "indptr": ("int32
 # two of them take 1.3 times as long as one, with a million two thirds.
 _MANY_ROWS = 1 << 18
 
-# Words that more than this share of the rows have are added up as whole vectors, which is faster
-# than row by row. So many bytes of them are kept: the most frequent words.
+# The scores of words that more than this share of the rows have are added up as whole vectors,
+# which is faster than by their rows. At most _WHOLE bytes of these are kept, of the most frequent.
 _FREQUENT = 1 / 8
 _WHOLE = 256 << 20
 
@@ -194,7 +194,7 @@ class Bm25(Searchable):
         return scores
 
     def find(self, questions: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """On all cores; of equal scores the earlier row wins."""
+        """Of equal scores the earlier row wins."""
         gains = np.full((len(questions), k), -np.inf, np.float32)
         rows = np.full((len(questions), k), -1, np.int64)
         searched = [self._words(question) for question in questions]

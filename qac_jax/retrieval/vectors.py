@@ -26,7 +26,8 @@ from qac_jax.errors import UserError
 KIND = "vectors"
 DTYPES = ("float32", "float16")
 _ROWS = 1 << 16  # that are read together
-# Where each passage is asked for by so many queries of a batch, all of them are multiplied at once.
+# If a batch's passages are asked for by this number of its queries on average, the windows of each
+# passage are multiplied with all queries at once.
 _SHARED = 2
 
 _SHARD = re.compile(r"vectors-(\d{5})-of-(\d{5})\.npy")
