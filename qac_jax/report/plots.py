@@ -1,4 +1,4 @@
-"""Plots by matplotlib as SVG: lines and heat maps; None without it."""
+"""Plots by matplotlib as SVG: lines, bars, grouped columns and heat maps; None without it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from qac_jax.report import tables
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDTH, _HEIGHT, _LEGEND_LINE = 420, 250, 20  # in pixels
+_WIDTH, _HEIGHT, _LEGEND_LINE, _BAR = 420, 250, 20, 22  # in pixels
 _CHARACTER = 6.6  # width of a character of 12 pixels, on average
-_MAX_POINTS = 400
+_MAX_POINTS, _MAX_NAME = 400, 18
 _DOTS = 10  # fewer points than this are shown
 _INK, _SOFT, _EDGE, _STRONG, _LIGHT = "#1d2329", "#5b6672", "#d8dee4", "#084594", "#ffffff"
 _SERIES = (
@@ -126,6 +126,23 @@ def lines(
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
     return _plot(axes, f"{y_label} by {x_label}", legend=True)
+
+
+@_styled
+def bars(rows: Sequence[tuple[str, float, str]], label: str) -> str | None:
+    """Horizontal bars: (name, value, the value as it is written)."""
+    if not rows:
+        return None
+    short = [n if len(n) <= _MAX_NAME else n[: _MAX_NAME - 1] + "…" for n, _, _ in rows]
+    axes, places = _axes(height=12 + _BAR * len(rows)), range(len(rows))
+    drawn = axes.barh(places, [value for _, value, _ in rows], 0.65, color=_SERIES[0])
+    axes.bar_label(drawn, [written for _, _, written in rows], padding=5, color=_SOFT)
+    axes.set_yticks(places, short)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.25 * max(value for _, value, _ in rows) or 1)
+    axes.set_xticks([])
+    axes.grid(False)
+    return _plot(axes, label)
 
 
 @_styled
