@@ -61,8 +61,11 @@ def test_a_row_of_the_leaderboard(tmp_path: Path) -> None:
     for name, gain in (("mixed", 0.0), ("cisi", 0.1)):
         out = tmp_path / name
         (out / "stages" / "a").mkdir(parents=True)
-        rows = [{"system": s, "mrr@10": 0.5 + gain * n} for n, s in enumerate(leaderboard.SYSTEMS)]
-        (out / "summary.json").write_text(json.dumps({"rows": [*rows, {"system": "run_1"}]}))
+        # "run_index" is measured of questions that are given, else it is the system to use.
+        systems = leaderboard.SYSTEMS if name == "cisi" else (*leaderboard.SYSTEMS[:3], "fused_1")
+        rows = [{"system": s, "mrr@10": 0.5 + gain * n} for n, s in enumerate(systems)]
+        summary = {"rows": rows, "use": {"system": systems[-1]}}
+        (out / "summary.json").write_text(json.dumps(summary))
         (out / "stages" / "a" / "artifact.json").write_text('{"info": {"seconds": 90}}')
         each[name] = leaderboard.measured(out)
     line = leaderboard.row({"date": "2026-11-28"}, each)
@@ -84,11 +87,17 @@ def test_the_leaderboard_names_its_columns() -> None:
 
 @pytest.mark.parametrize("labels", [False, True])
 def test_the_leaderboards_command_exists(labels: bool, tmp_path: Path) -> None:
-    """People's questions measure; with labels the collection's training questions are learned."""
-    words = leaderboard.command("cisi", "DATA", tmp_path, labels, ["--rounds", "2"])
-    program, verb, name, *flags = words
+    """People's questions measure; with labels a collection's training questions are learned."""
+    (tmp_path / "tales" / "qrels").mkdir(parents=True)
+    (tmp_path / "tales" / "qrels" / "train.tsv").touch()
+    cisi, tales = (
+        leaderboard.command(name, str(tmp_path), tmp_path, labels, ["--rounds", "2"])
+        for name in ("cisi", "tales")
+    )
+    program, verb, name, *flags = tales
     assert (program, verb, name) == ("qac", "run", "own_corpus")
-    assert ("--questions" in flags) is not labels
+    assert "--questions" in cisi and ("--questions" in flags) is not labels
+    flags += cisi
     parameters = {field.name for field in dataclasses.fields(OwnCorpus)}
     named = {word.removeprefix("--") for word in flags if word.startswith("--")}
     assert named <= {*parameters, "data_dir", "out", "keep"}
