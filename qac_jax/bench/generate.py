@@ -32,6 +32,11 @@ _SCORED = 6  # tokens of the check
 _PEERS = {"transformers": 0.01, "ctranslate2": 0.01, "ctranslate2_int8": 0.2}
 _HALF = 0.2  # where products are of half precision
 
+Rows = Sequence[Sequence[int]]
+# A peer's texts of a batch; its log-likelihoods of the first tokens of targets, given texts.
+Texts = Callable[[Any], list[list[int]]]
+Scored = Callable[[list[list[int]], np.ndarray], np.ndarray]
+
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
@@ -60,14 +65,25 @@ class Generate:
         generator, params = self._generator()
         texts = peer.passages(self.corpus, self.passages)
         requests = [Request(str(i), text, "text2query: ") for i, text in enumerate(texts)]
-        made = self._theirs if self.peer == "transformers" else self._translated
-        theirs = made(generator, params, generator.read(requests))
+        rows = generator.read(requests)
+        batches = list(generator.batches([len(row) for row in rows]))
+        loaded = self._transformers if self.peer == "transformers" else self._ctranslate2
+        generated, scored = loaded(generator, params, rows)
+        self._check(generator, params, rows, batches[-1], scored)
         wanted = len(requests) * self.samples * self.max_tokens
 
         def ours() -> int:
             counts: list[int] = []
             generator.generate(requests, report=lambda _, tokens: counts.append(tokens))
             return sum(counts)
+
+        def theirs() -> int:
+            tokens = 0
+            for batch in batches:
+                for ids in generated(batch):
+                    generator.tokenizer.decode(ids)
+                    tokens += len(ids)
+            return tokens
 
         sides = {"qac_jax": ours, self.peer: theirs}
         for name, generate in sides.items():
@@ -113,9 +129,7 @@ class Generate:
         # All rows of the table may be drawn, as on the other side.
         return dataclasses.replace(made, pieces=0), params
 
-    def _theirs(
-        self, generator: Generator, params: Any, rows: Sequence[Sequence[int]]
-    ) -> Callable[[], int]:
+    def _transformers(self, generator: Generator, params: Any, rows: Rows) -> tuple[Texts, Scored]:
         """The same batches through transformers, each padded to its longest text."""
         from qac_jax.hub import huggingface
 
@@ -125,20 +139,23 @@ class Generate:
             huggingface.save(folder, generator.module, {"params": params})
             model = transformers.T5ForConditionalGeneration.from_pretrained(folder)
         model = model.eval().to(peer.device(), kind)
-        batches = list(generator.batches([len(row) for row in rows]))
 
-        def generated(batch: Any, tokens: int, **options: Any) -> Any:
+        def generated(batch: Any) -> list[list[int]]:
             texts = [torch.tensor(rows[row]) for row in batch.rows]
             joined = torch.nn.utils.rnn.pad_sequence
             ids = joined(texts, batch_first=True, padding_value=generator.tokenizer.pad_id)
             mask = joined([torch.ones_like(text) for text in texts], batch_first=True)
-            return model.generate(
+            found = model.generate(
                 input_ids=ids.to(model.device),
                 attention_mask=mask.to(model.device),
-                max_new_tokens=tokens,
-                min_new_tokens=tokens,
-                **options,
-            )[:, 1:]
+                max_new_tokens=self.max_tokens,
+                min_new_tokens=self.max_tokens,
+                num_return_sequences=self.samples,
+                do_sample=True,
+                top_k=_TOP_K,
+                top_p=_TOP_P,
+            )
+            return found[:, 1:].tolist()
 
         def scored(texts: list[list[int]], targets: np.ndarray) -> np.ndarray:
             wanted = torch.tensor(targets)[..., None].to(model.device)
@@ -150,24 +167,9 @@ class Generate:
             scores = torch.cat(found).float().log_softmax(-1)
             return scores.gather(-1, wanted)[..., 0].detach().cpu().numpy()
 
-        self._check(generator, params, rows, batches[-1], scored)
+        return generated, scored
 
-        def run() -> int:
-            tokens = 0
-            sampled = {"do_sample": True, "top_k": _TOP_K, "top_p": _TOP_P}
-            for batch in batches:
-                found = generated(
-                    batch, self.max_tokens, num_return_sequences=self.samples, **sampled
-                )
-                texts = [generator.tokenizer.decode(ids) for ids in found.tolist()]
-                tokens += len(texts) * found.shape[1]
-            return tokens
-
-        return run
-
-    def _translated(
-        self, generator: Generator, params: Any, rows: Sequence[Sequence[int]]
-    ) -> Callable[[], int]:
+    def _ctranslate2(self, generator: Generator, params: Any, rows: Rows) -> tuple[Texts, Scored]:
         """The same batches through CTranslate2, as its converter makes the model."""
         from qac_jax.hub import huggingface
         from qac_jax.text import tokenizers
@@ -191,15 +193,16 @@ class Generate:
                 intra_threads=cores(),
             )
         ids = {name: number for number, name in enumerate(names)}
-        batches = list(generator.batches([len(row) for row in rows]))
 
-        def translated(batch: Any, tokens: int, **options: Any) -> list[list[int]]:
+        def translated(batch: Any) -> list[list[int]]:
             found = model.translate_batch(
                 [[names[i] for i in rows[row]] for row in batch.rows],
                 beam_size=1,
-                max_decoding_length=tokens,
-                min_decoding_length=tokens,
-                **options,
+                max_decoding_length=self.max_tokens,
+                min_decoding_length=self.max_tokens,
+                num_hypotheses=self.samples,
+                sampling_topk=_TOP_K,
+                sampling_topp=_TOP_P,
             )
             return [[ids[name] for name in one] for each in found for one in each.hypotheses]
 
@@ -209,27 +212,10 @@ class Generate:
             )
             return np.array([found.log_probs[:_SCORED] for found in model.score_batch(*sides)])
 
-        self._check(generator, params, rows, batches[-1], scored)
-        sampled = {"sampling_topk": _TOP_K, "sampling_topp": _TOP_P, "num_hypotheses": self.samples}
-
-        def run() -> int:
-            tokens = 0
-            for batch in batches:
-                found = translated(batch, self.max_tokens, **sampled)
-                for each in found:
-                    generator.tokenizer.decode(each)
-                    tokens += len(each)
-            return tokens
-
-        return run
+        return translated, scored
 
     def _check(
-        self,
-        generator: Generator,
-        params: Any,
-        rows: Sequence[Sequence[int]],
-        batch: Any,
-        scored: Callable[[list[list[int]], np.ndarray], np.ndarray],
+        self, generator: Generator, params: Any, rows: Rows, batch: Any, scored: Scored
     ) -> None:
         """Refuses a peer whose log-likelihoods of each text's first tokens, given the text, are not
         ours. (What is likeliest says little: with random weights that is the last token again.)"""
