@@ -32,7 +32,6 @@ class Verb:
     name: str
     target: str
     summary: str
-    group: str = ""
 
     def load(self, arguments: Sequence[str] = ()) -> Any:
         variants = VARIANTS.get(self.name, {})
@@ -41,13 +40,11 @@ class Verb:
         return getattr(importlib.import_module(module), name)
 
 
-def _table(room: str, rows: Mapping[str, tuple[str, str]], group: str = "") -> dict[str, Verb]:
+def _table(room: str, rows: Mapping[str, tuple[str, str]]) -> dict[str, Verb]:
     def place(target: str) -> str:
         return f"qac_jax.{target}" if "." in target else target and f"qac_jax.{room}.{target}"
 
-    return {
-        name: Verb(name, place(target), summary, group) for name, (target, summary) in rows.items()
-    }
+    return {name: Verb(name, place(target), summary) for name, (target, summary) in rows.items()}
 
 
 USE = {
@@ -85,12 +82,8 @@ LOOK = {
     "doctor": ("", "whether every part of this installation works"),
     "step": ("", "a step that only recipes need, by its name"),
 }
-VERBS: dict[str, Verb] = {
-    **_table("stages", USE, "use"),
-    **_table("stages", BUILD, "build"),
-    **_table("stages", MEASURE, "measure"),
-    **_table("stages", LOOK, "look"),
-}
+GROUPS = {"use": USE, "build": BUILD, "measure": MEASURE, "look": LOOK}
+VERBS = _table("stages", {**USE, **BUILD, **MEASURE, **LOOK})
 # Listed by `qac --help`; the others by `qac help all`.
 FRONT = (*USE, "prepare", "generate", "train", "evaluate", "bench", "recipes", "doctor")
 ALIASES = {"pretrain": "train", "finetune": "train"}
@@ -201,8 +194,8 @@ def _of_a_file(name: str) -> Verb | None:
 
 def _overview(everything: bool) -> str:
     listed = []
-    for group in ("use", "build", "measure", "look"):
-        names = [n for n, v in VERBS.items() if v.group == group and (n in FRONT or everything)]
+    for group, rows in GROUPS.items():
+        names = [name for name in rows if name in FRONT or everything]
         listed += [group, *(f"  {name:<9} {VERBS[name].summary}" for name in names), ""]
     verbs = "\n".join(listed)
     more = "" if everything else "all verbs: qac help all\n"
