@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from qac_jax.errors import UserError
@@ -38,6 +39,11 @@ MEASURES = ("mrr@10", "ndcg@10", "hit@1", "recall@100")
 _TOKENS = 80  # of a passage
 _ROWS = {"run_1": "retriever 1", "run_0": "before fine-tuning"}
 _BASELINES = {"run_bm25": "BM25", "run_expanded": "BM25 + generated queries"}
+# Systems of the grids: coCondenser, its baseline, CoT-MAE's baseline, RetroMAE.
+_COCONDENSER: Mapping[str, Any] = {"objective": "cocondenser"}
+_SPANS: Mapping[str, Any] = {**_COCONDENSER, "gin": ["overlays/two_spans.gin"]}
+_PAIRS: Mapping[str, Any] = {"gin": ["overlays/passage_pairs.gin"]}
+_RETROMAE: Mapping[str, Any] = {"objective": "retromae"}
 # An encoder's own vectors, of texts as pre-training read them.
 _READ: Mapping[str, Any] = {
     "title": "none",
@@ -218,36 +224,34 @@ def claim_qac() -> Grid:
 
     Set: --data_dir (see claim_cell).
     """
-    pairs, spans, mixed = (
-        {"gin": [f"overlays/{name}.gin"]} for name in ("passage_pairs", "two_spans", "mixed")
-    )
-    cocondenser, retromae = {"objective": "cocondenser"}, {"objective": "retromae"}
-    return Grid(
-        title="Queries as contexts: what further pre-training is worth",
-        recipe="claim_cell",
-        systems={
-            "none": {"pretraining": False},
-            "passages-cotmae": pairs,
-            "queries-cotmae": {},
-            "mixed-cotmae": mixed,
-            "passages-cocondenser": {**spans, **cocondenser},
-            "queries-cocondenser": cocondenser,
-            "mixed-cocondenser": {**mixed, **cocondenser},
-            "passages-retromae": {**retromae, "contexts": "mlm"},
-            "pairs-retromae": {**pairs, **retromae},
-            "queries-retromae": retromae,
-            "passages-dupmae": {"objective": "dupmae", "contexts": "mlm"},
-            "queries-dupmae": {"objective": "dupmae"},
-        },
-        seeds=(0, 1, 2),
-        rows={"run_1": "retriever 1", "run_2": "retriever 2", "run_0": "before fine-tuning"},
-        baselines=_BASELINES,
-        measures=MEASURES,
-    )
+    mixed = {"gin": ["overlays/mixed.gin"]}
+    systems = {
+        "none": {"pretraining": False},
+        "passages-cotmae": _PAIRS,
+        "queries-cotmae": {},
+        "mixed-cotmae": mixed,
+        "passages-cocondenser": _SPANS,
+        "queries-cocondenser": _COCONDENSER,
+        "mixed-cocondenser": {**mixed, **_COCONDENSER},
+        "passages-retromae": {**_RETROMAE, "contexts": "mlm"},
+        "pairs-retromae": {**_PAIRS, **_RETROMAE},
+        "queries-retromae": _RETROMAE,
+        "passages-dupmae": {"objective": "dupmae", "contexts": "mlm"},
+        "queries-dupmae": {"objective": "dupmae"},
+    }
+    rows = {"run_1": "retriever 1", "run_2": "retriever 2", "run_0": "before fine-tuning"}
+    return _grid("Queries as contexts: what further pre-training is worth", systems, rows)
 
 
-_COCONDENSER: Mapping[str, Any] = {"objective": "cocondenser"}
-_SPANS: Mapping[str, Any] = {**_COCONDENSER, "gin": ["overlays/two_spans.gin"]}
+def _grid(
+    title: str,
+    systems: Mapping[str, Mapping[str, Any]],
+    rows: Mapping[str, str] = _ROWS,
+    curves: Mapping[str, Curve] = MappingProxyType({}),
+) -> Grid:
+    """Systems of claim_cell with three seeds."""
+    shown: dict[str, Any] = {"rows": rows, "baselines": _BASELINES, "measures": MEASURES}
+    return Grid("claim_cell", systems, seeds=(0, 1, 2), title=title, curves=curves, **shown)
 
 
 def claim_roads() -> Grid:
@@ -261,28 +265,19 @@ def claim_roads() -> Grid:
     """
     middle = {"start": "shipped:minilm", "rate": 5e-5, "rounds": 1}
     steps = {"pretraining_steps": 100, "finetuning_steps": 60}
-    retromae = {"objective": "retromae"}
-    contrastive = {"objective": "augtriever", "contexts": "augtriever"}
     systems: dict[str, Mapping[str, Any]] = {
         "none": {"pretraining": False},
         "passages-cocondenser": _SPANS,
         "queries-cocondenser": _COCONDENSER,
-        "contrastive": contrastive,
+        "contrastive": {"objective": "augtriever", "contexts": "augtriever"},
         "listwise": {"objective": "listwise"},
-        "passages-retromae": {**retromae, "contexts": "mlm"},
-        "queries-retromae": retromae,
-        "passages-cotmae": {"gin": ["overlays/passage_pairs.gin"]},
+        "passages-retromae": {**_RETROMAE, "contexts": "mlm"},
+        "queries-retromae": _RETROMAE,
+        "passages-cotmae": _PAIRS,
         "queries-cotmae": {},
     }
-    return Grid(
-        title="Roads from an encoder that knows language",
-        recipe="claim_cell",
-        systems={name: {**middle, **steps, **of} for name, of in systems.items()},
-        seeds=(0, 1, 2),
-        rows=_ROWS,
-        baselines=_BASELINES,
-        measures=MEASURES,
-    )
+    systems = {name: {**middle, **steps, **of} for name, of in systems.items()}
+    return _grid("Roads from an encoder that knows language", systems)
 
 
 def claim_curves() -> Grid:
@@ -322,13 +317,5 @@ def claim_curves() -> Grid:
             "share of the query's words that stand in its passage", {"queries": copied}
         ),
     }
-    return Grid(
-        title="Where queries as contexts begin to pay",
-        recipe="claim_cell",
-        systems={name: {"rounds": 1, "relate": True, **of} for name, of in systems.items()},
-        seeds=(0, 1, 2),
-        rows=_ROWS,
-        baselines=_BASELINES,
-        measures=MEASURES,
-        curves=curves,
-    )
+    systems = {name: {"rounds": 1, "relate": True, **of} for name, of in systems.items()}
+    return _grid("Where queries as contexts begin to pay", systems, curves=curves)
