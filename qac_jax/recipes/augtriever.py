@@ -358,14 +358,11 @@ def augtriever_row(run: Run, p: Row) -> None:
     """
     run.usual(skip_bad=p.skip_bad)
     encoder = p.encoder
-    if not encoder and not p.bm25 and p.on == "wiki":
-        corpus = p.corpus or AugTriever.corpus
-        of = dataclasses.replace(p, corpus=corpus, batch_size=p.batch_size or 1024)
-        encoder = _of_wikipedia(run, of)
-    elif not encoder and not p.bm25:
-        encoder = _of_common_crawl(
-            run, dataclasses.replace(p, corpus=p.corpus or CommonCrawl.corpus)
-        )
+    if not (encoder or p.bm25):
+        usual = AugTriever if p.on == "wiki" else CommonCrawl
+        corpus, batch_size = p.corpus or usual.corpus, p.batch_size or usual.batch_size
+        of = dataclasses.replace(p, corpus=corpus, batch_size=batch_size)
+        encoder = (_of_wikipedia if p.on == "wiki" else _of_common_crawl)(run, of)
     title = "space" if p.encoder and not p.finetuned else "marked"
     if p.finetuned:
         encoder = _on_marco(run, p, encoder)

@@ -162,8 +162,9 @@ def _labelled(
     run: Run,
     p: Labels,
     teacher: Ref,
-    questions: tuple[Ref, Ref, Ref],
-    labels: Mapping[str, Any],  # what is known of them
+    judged: Ref,
+    unjudged: Ref,
+    labels: Mapping[str, Any],  # what is known of both
     init: Ref,
     bert: Ref,
     *files: str,
@@ -175,15 +176,13 @@ def _labelled(
     judged ones for fine-tuning; both trainings, with what is bound for each. Of the teacher
     `reading`.
 
-    `questions`: judged ones; these and unlabelled ones; those of pre-training, in the paper the
-    unlabelled ones (section 3.4).
+    Pre-training is on the unjudged questions (section 3.4).
     """
-    judged, every, pretrained_on = questions
     candidates = {"candidates": "stage:candidates", "passages": "stage:passages"}
-    of = {"reranker": teacher, "queries": every, "k": p.candidates, **reading}
-    scored = run(Search, "scored", **candidates, **of)
+    of = {"reranker": teacher, "queries": f"{judged},{unjudged}", "k": p.candidates, **reading}
+    scored, pretrained_on = run(Search, "scored", **candidates, **of), unjudged
     if not p.pseudo_labels:  # negatives that no teacher has scored
-        pretrained_on, scored = judged, ""
+        scored, pretrained_on = "", judged
     labels = {
         "positive": p.positive,
         "negative": p.negative,
@@ -258,10 +257,8 @@ def pair_msmarco(run: Run, p: Pair) -> None:
         "more": "data:marco/qrels.train.addition.tsv",
         "exclude": test,
     }
-    questions = (asked, queries, unlabelled)
-    pair = _labelled(run, p, teacher, questions, labels, p.bert, p.bert)
-    found = {"index": scann(asked, 1000)}
-    searched(run, "pair_{}", pair, "stage:passages", test, 1000, **found)
+    pair = _labelled(run, p, teacher, asked, unlabelled, labels, p.bert, p.bert)
+    searched(run, "pair_{}", pair, "stage:passages", test, 1000, index=scann(asked, 1000))
     run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run", **MARCO_JUDGED)
 
 
@@ -304,11 +301,9 @@ def pair_nq(run: Run, p: PairNq) -> None:
     bind: dict[str, Any] = {"pair.Pair.negatives_group": 512, ADAM: "adamw"}
     labels = {"answers": NQ_TRAIN, "exclude": f"data:nq-dev.qa.csv,{NQ_TEST}"}
     labels |= {"qrels": NQ_TRAIN} if p.gold else {}
-    questions = (NQ_TRAIN, queries, unlabelled)
-    both = (bind, {**bind, "train.Schedule.batch_size": 512})
-    pair = _labelled(run, p, teacher, questions, labels, p.bert, p.bert, bind=both)
-    found = {"index": scann(NQ_TRAIN, 100)}
-    searched(run, "pair_{}", pair, "stage:passages", NQ_TEST, 100, **found)
+    how: dict[str, Any] = {"bind": (bind, {**bind, "train.Schedule.batch_size": 512})}
+    pair = _labelled(run, p, teacher, NQ_TRAIN, unlabelled, labels, p.bert, p.bert, **how)
+    searched(run, "pair_{}", pair, "stage:passages", NQ_TEST, 100, index=scann(NQ_TRAIN, 100))
     run(Evaluate, "metrics", runs="stage:pair_run,stage:dpr_run,stage:bm25_run", **judging)
     run(
         Similarities, "figure_4", encoders="stage:pair", runs="stage:pair_run", **judging, at_most=0
@@ -357,11 +352,10 @@ def pair_small(run: Run, p: PairSmall) -> None:
     runs = ["stage:pair_run", bm25_run, run(Search, "teacher_run", k=100, **reranked, **read)]
     truth = f"{union}/unjudged.tsv"
     labels = {"qrels": known["qrels"], "exclude": tested, "lines": "query", "truth": truth}
-    questions = (asked, queries, unjudged)
     how: dict[str, Any] = {"max_length": 256, "epochs": p.pair_epochs}
     how["bind"] = {RATE: 5e-4}, {RATE: 3e-4}
     start = _student(run, p), "wordpiece-16k"
-    pair = _labelled(run, p, reader, questions, labels, *start, SMALL, **how)
+    pair = _labelled(run, p, reader, asked, unjudged, labels, *start, SMALL, **how)
     searched(run, "pair_{}", pair, passages, tested, 100, index=EXACT)
     run(Evaluate, "metrics", runs=runs, qrels=f"{union}/test.tsv", measures=SMALL_MEASURES)
 
