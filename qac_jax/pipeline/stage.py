@@ -22,7 +22,7 @@ from qac_jax.fields import option, part
 from qac_jax.inference import endpoint
 from qac_jax.pipeline import inputs
 from qac_jax.pipeline.inputs import FILE, Group, Inputs, Plan, Plans, Ref, input, model_input
-from qac_jax.processes import Place, interruptible
+from qac_jax.processes import interruptible
 
 
 # The names that a new stage is written with; rules about its inputs are in `inputs.py`.
@@ -92,10 +92,6 @@ class Stage:
         """Further things that the result depends on, such as versions of packages."""
         return {}
 
-    def place(self) -> Place:
-        """Which process of a run this is; only process 0 writes the artefact."""
-        return processes.place()
-
     def plan(self, inputs: Plans) -> Plan:
         """The plan of a dry run, without reading data; `inputs` are the plans of its inputs."""
         del inputs
@@ -150,7 +146,7 @@ def execute(
             if not replace:
                 raise
             progress.say(f"{verb}: made again, since {damage}")
-    several = stage.place().count != 1
+    several = processes.place().count != 1  # of which only process 0 writes the artefact
     if several and _follows(stage, opened, out, key):
         return artifacts.load(out)
     began = time.monotonic()
@@ -191,7 +187,7 @@ def _follows(stage: Stage, opened: Inputs, out: epath.PathLike, key: str) -> boo
     """Does the part of a process other than process 0, which completes the artefact."""
     from qac_jax.training import mesh
 
-    mesh.join(stage.place())
+    mesh.join(processes.place())
     if mesh.is_first():
         return False
     with interruptible():

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from typing import Any
 
-from qac_jax import fields, hardware
+from qac_jax import fields, hardware, processes
 from qac_jax.artifacts import Writer
 from qac_jax.data.featurizer import settle
 from qac_jax.data.form import Form
@@ -82,7 +82,7 @@ class Train(Stage):
         from qac_jax.training import train
         from qac_jax.training.step import Engine
 
-        meshes.join(self.place())
+        meshes.join(processes.place())
         hardware.keep_programs()
         examples, schedule, pack = inputs.artifact("examples"), self.schedule, self.devices.pack
         microbatch = schedule.microbatch
