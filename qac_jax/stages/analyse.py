@@ -13,7 +13,7 @@ from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.inference.settings import Inference
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, model_input, option, part
-from qac_jax.report import tables
+from qac_jax.report import plots, tables
 
 
 SHEET, KEY = "sheet.csv", "key.csv"
@@ -103,7 +103,6 @@ class Similarities(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.inference.encoder import Encoder
-        from qac_jax.report import plots
 
         folders = [os.fspath(path) for path in inputs.paths("encoders")]
         files = [next(iter(runs.run_files(path).values())) for path in inputs.paths("runs")]
@@ -114,7 +113,7 @@ class Similarities(Stage):
         files = files * len(folders) if len(files) == 1 else files
         asked = list(read_queries(inputs.text("queries")))
         texts = {query.id: query.text for query in asked}
-        judged = by_query(read_judgements(inputs.text("qrels"))) if self.qrels else None
+        judged = by_query(read_judgements(inputs.text("qrels"))) if self.qrels else {}
         passages = inputs.records("passages")
         limits = {"depth": self.depth, "at_most": self.at_most}
         names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
@@ -123,20 +122,18 @@ class Similarities(Stage):
         similarities: dict[str, similarity.Similarity] = {}
         for name, folder, file in zip(names, folders, files, strict=True):
             run = runs.read_run(file, self.depth)
-            relevant = judged
-            if relevant is None:
-                relevant = similarity.by_answers(run, asked, passages, **limits)
+            if not self.qrels:
+                judged = similarity.by_answers(run, asked, passages, **limits)
             encoder = Encoder.load(folder, inference=self.inference)
-            found = similarity.of_run(encoder, run, texts, relevant, passages, **limits)
+            found = similarity.of_run(encoder, run, texts, judged, passages, **limits)
             similarities[name] = found
             progress.say(
                 f"{name}: s(p+, q) {found.to_query:.3f}, s(p+, p-) {found.to_negatives:.3f}, "
                 f"the query nearer in {found.nearer:.1%}"
             )
-        with out.open(FIGURES) as json_file:
-            json.dump({name: dataclasses.asdict(s) for name, s in similarities.items()}, json_file)
-        drawn = plots.similarity(similarities)
-        out.write_text(FIGURE_4, drawn or "")
+        figures = {name: dataclasses.asdict(found) for name, found in similarities.items()}
+        out.write_text(FIGURES, json.dumps(figures))
+        out.write_text(FIGURE_4, plots.similarity(similarities) or "")
         out.write_text(TABLE, tables.similarities(similarities) + "\n")
         out.count = len(similarities)
 

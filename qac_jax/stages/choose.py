@@ -18,6 +18,7 @@ from qac_jax.formats.queries import read_queries
 from qac_jax.hub import names
 from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input, option
+from qac_jax.report import verdict
 
 
 CHOICE, CHOSEN, INDEX = "choice.json", "model", "index"
@@ -59,7 +60,6 @@ class Choose(Stage):
             raise UserError("--runs and --indexes are one for each model, the start's first")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report import verdict
         from qac_jax.retrieval import index
 
         rules = Judging(measures=(self.measure,)).resolved()
@@ -180,8 +180,6 @@ class Conclude(Stage):
             raise UserError("give --alone RUNS, and --fused for each of them or for none")
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report import verdict
-
         rows, facts = results.read(inputs.artifact("metrics"))
         choice = inputs.artifact("choice").info["choice"]
         searched = inputs.artifact("index").info if "index" in inputs else {}
@@ -219,9 +217,8 @@ class Conclude(Stage):
             "questions": questions,
             "leaks": inputs.artifact("leaks").json("leaks.json") if "leaks" in inputs else None,
         }
-        with out.open(SUMMARY) as file:
-            json.dump(summary, file, indent=1, ensure_ascii=False, default=str)
-            file.write("\n")
+        text = json.dumps(summary, indent=1, ensure_ascii=False, default=str)
+        out.write_text(SUMMARY, f"{text}\n")
         out.count = len(rows)
 
     def summary(self, artifact: Artifact) -> str:

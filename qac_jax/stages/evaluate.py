@@ -21,7 +21,7 @@ from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import costs, stage
 from qac_jax.pipeline.inputs import one_of, together
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input
-from qac_jax.report import tables
+from qac_jax.report import suites, tables
 from qac_jax.retrieval.bm25 import Bm25 as Searcher
 from qac_jax.retrieval.corpus import Searchable
 from qac_jax.stages.embed import Embed
@@ -62,13 +62,7 @@ class Evaluate(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         rules, measures, judged = self.rules.resolved(), self._measures(), []
-        paths = run_files.run_files(inputs.text("runs"))
         approximate = {}
-        for name, path in paths.items():
-            folder = os.path.dirname(path)  # of an artefact, or of files of others
-            known = artifacts.load(folder).info if artifacts.peek(folder) else {}
-            if "approximate" in known:
-                approximate[name] = known["approximate"]
         if self.qrels:
             judge = benchmarks.by_judgements(self.qrels, rules)
             facts = {"protocol": self.rules.protocol, "level": rules.level, "over": rules.over}
@@ -76,7 +70,9 @@ class Evaluate(Stage):
             passages = inputs.artifact("passages")
             judge = answers.by_answers(self.queries, passages, self.answers, measures)
             facts = {"protocol": "answers", "level": None, "over": "judged"}
-        for name, path in paths.items():
+        for name, path in run_files.run_files(inputs.text("runs")).items():
+            folder = os.path.dirname(path)  # of an artefact, or of files of others
+            known = artifacts.load(folder).info if artifacts.peek(folder) else {}
             run = run_files.read_run(path, self.rules.depth or None)
             deepest = max(len(ranking.ids) for ranking in run.values())
             if short := [m for m in measures if (metrics.depth_of(m) or 0) > deepest]:
@@ -85,8 +81,10 @@ class Evaluate(Stage):
             if result.missing:
                 progress.say(f"{name}: {result.missing:,} queries not in the run count as 0")
             judged.append(result)
-            exact = os.path.join(os.path.dirname(path), run_files.EXACT)
-            if name in approximate and os.path.exists(exact):
+            if "approximate" not in known:
+                continue
+            approximate[name] = known["approximate"]
+            if os.path.exists(exact := os.path.join(folder, run_files.EXACT)):
                 best = judge(name, run_files.read_run(exact, self.rules.depth or None))
                 approximate[name]["loss"] = result.lost(best, run_files.read_run(exact))
         compared = significance.compared(judged, measures, self.permutations, self.seed)
@@ -141,7 +139,6 @@ class EvaluateBeir(Stage):
         return costs.of_model(inputs, "encoder", count * costs.DOCUMENT_TOKENS["beir"])
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report import suites
         from qac_jax.retrieval.search import approximation
 
         known: dict[str, Any] = {}  # of collections that are searched approximately
@@ -169,8 +166,6 @@ class EvaluateBeir(Stage):
         results.store(out, judged, {"comparisons": [], "approximate": known, **averages})
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.report import suites
-
         judged, facts = results.read(artifact)
         return suites.text(judged, facts) + _approximated(facts)
 
@@ -214,12 +209,8 @@ class Suite(Stage):
     metrics: Ref = input("metrics of one system; folders named as sets", "metrics", many=True)
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report import suites
-
         gathered = suites.gathered(inputs.text("metrics"))
         results.store(out, gathered, {"comparisons": [], **suites.facts(gathered)})
 
     def summary(self, artifact: Artifact) -> str:
-        from qac_jax.report import suites
-
         return suites.text(*results.read(artifact))

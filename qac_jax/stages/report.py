@@ -11,6 +11,7 @@ from qac_jax.artifacts import STAGES, Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.pipeline.inputs import STAGE
 from qac_jax.pipeline.stage import FILE, Inputs, Ref, Stage, input, option
+from qac_jax.report import gathering
 
 
 PAGE, TABLE = "report.html", "report.md"
@@ -33,20 +34,16 @@ class Report(Stage):
 
     def environment(self) -> dict[str, str]:
         """The identities of the folder's artefacts, which are read without being inputs."""
-        from qac_jax.report import gathering
-
         if not (self.folder or self.metrics) or STAGE in self.metrics:
             return {}
         artifacts = gathering.artifacts_in(self._folder())
         return {"artefacts": fields.digest({name: a.identity for name, a in artifacts.items()})}
 
     def reads(self) -> list[epath.Path]:
-        from qac_jax.report import gathering
-
         return [a.path for a in gathering.artifacts_in(self._folder()).values()]
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.report import gathering, render
+        from qac_jax.report import render
 
         folder = self._folder()
         artifacts = gathering.artifacts_in(folder)
