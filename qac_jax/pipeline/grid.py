@@ -197,7 +197,7 @@ def _places(stages: Mapping[str, Stage]) -> dict[str, str]:
 
 def _link(cell: Cell, root: epath.Path) -> None:
     """Writes the cell's folder: links to its stages."""
-    folder = root / cell.system / f"seed_{cell.seed}"
+    folder = root / cell.name
     folder.mkdir(parents=True, exist_ok=True)
     for name, place in cell.places.items():
         link, target = os.path.join(folder, name), os.path.join("..", "..", place)

@@ -107,7 +107,7 @@ def _versions(names: str) -> str:
     return ", ".join(f"{name} {metadata.version(name)}" for name in names.split())
 
 
-def _imported(name: str, modules: str, packages: str, needed: bool = True) -> Check:
+def _imported(name: str, modules: str, packages: str) -> Check:
     """A check that imports modules; it says the versions of their packages."""
 
     def probe() -> str:
@@ -115,7 +115,7 @@ def _imported(name: str, modules: str, packages: str, needed: bool = True) -> Ch
             importlib.import_module(module)
         return _versions(packages)
 
-    return Check(name, probe, f"pip install {packages}", needed)
+    return Check(name, probe, f"pip install {packages}")
 
 
 def _python() -> str:

@@ -63,7 +63,6 @@ class Prepare(Stage):
     pool: Workers = part(Workers)
 
     def environment(self) -> dict[str, str]:
-        """Further dependencies of the result, beside settings and inputs."""
         identities = {}
         if self.cutting.cut != "none":
             identities["tokenizer"] = tokenizers.load(self.tokenizer).identity

@@ -66,7 +66,6 @@ class Tokenize(Stage):
     pool: Workers = part(Workers)
 
     def environment(self) -> dict[str, str]:
-        """Further dependencies of the result, beside settings and inputs."""
         return {"tokenizer": tokenizers.load(self.tokenizer).identity}
 
     def check(self) -> None:
