@@ -18,11 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qac_jax import __version__, flags, processes, progress, recipes
-from qac_jax.errors import UserError, exit_code, nearest, plain
+from qac_jax.errors import UserError, exit_code, nearest, plain, short
 
 
 if TYPE_CHECKING:
     from qac_jax import config
+
+
+_LINE = 160  # characters of a value or list in one line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,8 +374,8 @@ def _recipes(arguments: list[str]) -> int:
         print(f"{headers[0].text}\n\n    qac run {name} --data_dir DATA --out out/{name}")
     else:
         for one in headers:
-            print(f"{one.name:<24} {_short(one.summary, 100)}{' [grid]' if one.grid else ''}")
-            print(f"{'':<24} needs {_short(one.needs or 'nothing')}")
+            print(f"{one.name:<24} {short(one.summary, 100)}{' [grid]' if one.grid else ''}")
+            print(f"{'':<24} needs {short(one.needs or 'nothing', _LINE)}")
         print("\nqac recipes NAME shows all of one, qac plan NAME its cost; qac run NAME runs it")
     return 0
 
@@ -570,7 +573,7 @@ def _show_grid(described: Any, cells: list[Any], options: argparse.Namespace) ->
         return 0
     print(f"{described.title or 'grid'}: {len(cells)} cells, {planned['distinct_stages']} stages\n")
     for row in planned["cells"]:
-        print(f"{row['cell']:<32} {_short(', '.join(row['new']) or 'nothing new')}")
+        print(f"{row['cell']:<32} {short(', '.join(row['new']) or 'nothing new', _LINE)}")
     print("\nthe first cell:")
     _show_plan(planned["first_cell"], options, ("budget", "systems"))
     print("\n".join(["\nall cells:", *costs.shown(planned["totals"])]))
@@ -592,7 +595,7 @@ def _show_plan(
         print(f"{one['stage']} ({one['verb']} -> {one['kind']}){came}")
         for name in one["set"]:
             value = json.dumps(one["fields"][name], ensure_ascii=False)
-            print(plain(f"    {name} = {_short(value)}"))
+            print(plain(f"    {name} = {short(value, _LINE)}"))
         for name, value in one["plan"].items():
             if name == "seconds_here":
                 print(f"  * on this machine: {progress.human_seconds(value)}")
@@ -605,10 +608,6 @@ def _show_plan(
         print(plain(f"  ! {reason}"))
     if absent:
         print(f"it would not start: inputs that are not there: {len(absent)} (marked with !)")
-
-
-def _short(text: str, most: int = 160) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _readable(value: Any) -> str:

@@ -86,10 +86,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"valid names: {', '.join(names[:_MOST])}{more}" if names else "there are no valid names"
 
 
+def short(text: str, most: int = _LONG) -> str:
+    """The text, or its beginning and an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def shown(value: object) -> str:
     """A value as a sentence may show it: short, the same in every process."""
-    text = _ADDRESS.sub("", repr(value))
-    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
+    return short(_ADDRESS.sub("", repr(value)))
 
 
 def plain(text: str) -> str:

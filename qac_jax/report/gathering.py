@@ -11,7 +11,7 @@ from typing import Any
 
 from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
-from qac_jax.errors import UserError
+from qac_jax.errors import UserError, short
 from qac_jax.evaluation import results
 from qac_jax.evaluation.results import Result
 from qac_jax.evaluation.significance import Comparison
@@ -153,8 +153,7 @@ class Gathering:
             if position is not None:
                 record = records[position]
                 text = " ".join((record.get("text") or "").split())
-                short = text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"
-                return record.get("title") or name, short
+                return record.get("title") or name, short(text, _SNIPPET)
         return name, ""
 
     def _shown(self, name: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from qac_jax import extras, progress
+from qac_jax.errors import short
 from qac_jax.evaluation.similarity import Similarity
 from qac_jax.report import tables
 
@@ -133,11 +134,10 @@ def bars(rows: Sequence[tuple[str, float, str]], label: str) -> str | None:
     """Horizontal bars: (name, value, the value as it is written)."""
     if not rows:
         return None
-    short = [n if len(n) <= _MAX_NAME else n[: _MAX_NAME - 1] + "…" for n, _, _ in rows]
     axes, places = _axes(height=12 + _BAR * len(rows)), range(len(rows))
     drawn = axes.barh(places, [value for _, value, _ in rows], 0.65, color=_SERIES[0])
     axes.bar_label(drawn, [written for _, _, written in rows], padding=5, color=_SOFT)
-    axes.set_yticks(places, short)
+    axes.set_yticks(places, [short(name, _MAX_NAME) for name, _, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 1.25 * max(value for _, value, _ in rows) or 1)
     axes.set_xticks([])

@@ -252,11 +252,9 @@ class Hybrid(Stage):
 
     def run(self, inputs: Inputs, out: Writer) -> None:
         from qac_jax.retrieval import hybrid, index
-        from qac_jax.retrieval.bm25 import Bm25
-        from qac_jax.retrieval.index import Index
 
-        dense = Index(inputs.artifact("index"), encoder=inputs.text("encoder"))
-        lexical = Bm25(inputs.artifact("bm25"))
+        dense = index.Index(inputs.artifact("index"), encoder=inputs.text("encoder"))
+        lexical = bm25.Bm25(inputs.artifact("bm25"))
         order, settings = hybrid.order_of(dense, lexical), self.fusion
         # Only this scale depends on what the dense scores are.
         cosine = settings.normalization != MIN_MAX and dense.encoder.module.config.normalize

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qac_jax import artifacts, extras, progress
-from qac_jax.errors import UserError, plain
+from qac_jax.errors import UserError, plain, short
 from qac_jax.formats.records import Records
 from qac_jax.hub import names
 from qac_jax.text import sentences
@@ -65,8 +65,7 @@ def inspect(path: str, items: int, verify: bool, task: str) -> int:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = plain(" ".join(text.split()))
-    return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
+    return short(plain(" ".join(text.split())), _LONG)
 
 
 class Check(NamedTuple):
