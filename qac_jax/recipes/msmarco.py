@@ -21,44 +21,38 @@ DOC2QUERY = "data:doc2query-all-with_prefix-t5-base-v1"
 
 
 @dataclasses.dataclass(frozen=True)
-class Queries(Finetuned):
-    """Generated queries as contexts of MS MARCO's documents."""
-
+class Qac(Finetuned):
     seed: int = 42  # section 4.2
     queries: int = 5  # a passage, that are used
     generated: int = 20
     corpus: str = "data:msmarco-docs.tsv"
     bert: str = BERT
     generator: str = DOC2QUERY
-
-
-def pairs(run: Run, of: Queries, contexts: str) -> Ref:
-    """Spans of MS MARCO's documents, queries for them where contexts are queries, and pairs."""
-    read = {"tokenizer": of.bert, "seed": of.seed}
-    documents = {"documents": of.corpus, "short_span_probability": 0.15}
-    spans = run(Prepare, "spans", format="msmarco_docs", **documents, **read)
-    queries = ""
-    if contexts in ("passage_query", "mixed"):
-        queries = run(
-            Generate,
-            "queries",
-            passages=spans,
-            generator=of.generator,
-            seed=of.seed,
-            drop_repeats=False,
-            samples=of.generated,
-            top_k=25,
-            top_p=0.95,
-        )
-    return run(Tokenize, "pairs", task=contexts, passages=spans, contexts=queries, **read)
-
-
-@dataclasses.dataclass(frozen=True)
-class Qac(Queries):
     objective: str = "cotmae"
     contexts: str = "passage_query"
     init: str = ""
     beir: bool = False  # fine-tuned for BEIR instead (Table 2)
+
+
+def _pairs(run: Run, p: Qac) -> Ref:
+    """Spans of MS MARCO's documents, queries for them where contexts are queries, and pairs."""
+    read = {"tokenizer": p.bert, "seed": p.seed}
+    documents = {"documents": p.corpus, "short_span_probability": 0.15}
+    spans = run(Prepare, "spans", format="msmarco_docs", **documents, **read)
+    queries = ""
+    if p.contexts in ("passage_query", "mixed"):
+        queries = run(
+            Generate,
+            "queries",
+            passages=spans,
+            generator=p.generator,
+            seed=p.seed,
+            drop_repeats=False,
+            samples=p.generated,
+            top_k=25,
+            top_p=0.95,
+        )
+    return run(Tokenize, "pairs", task=p.contexts, passages=spans, contexts=queries, **read)
 
 
 def msmarco_qac(run: Run, p: Qac) -> None:
@@ -78,7 +72,7 @@ def msmarco_qac(run: Run, p: Qac) -> None:
         Train,
         "encoder",
         f"objectives/{p.objective}.gin",
-        examples=pairs(run, p, p.contexts),
+        examples=_pairs(run, p),
         init=p.init or p.bert,
         seed=p.seed,
         separate_documents=True,
