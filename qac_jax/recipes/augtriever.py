@@ -11,7 +11,7 @@ from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.queries import prompts
-from qac_jax.recipes.finetuning import RATE, SMALL, Paper, scann
+from qac_jax.recipes.finetuning import RATE, SMALL, Paper, masked, scann
 from qac_jax.recipes.msmarco import BERT, DOC2QUERY
 from qac_jax.stages.embed import Embed
 from qac_jax.stages.evaluate import Evaluate, EvaluateBeir, Suite
@@ -509,17 +509,8 @@ def augtriever_small(run: Run, p: Small) -> None:
     contexts = pseudo_queries(run, p.strategy, documents, p.writing)
     of: dict[str, Any] = {"bm25": "anserini"}
     if not p.bm25:
-        start = run(
-            Train,
-            "start",
-            "objectives/mlm.gin",
-            SMALL,
-            examples=run(Tokenize, "texts", task="mlm", passages=documents),
-            seed=p.seed,
-            settings={},
-            lengths={"tokens": 128},
-            steps=p.start_steps,
-        )
+        how: dict[str, Any] = {"seed": p.seed, "settings": {}, "steps": p.start_steps}
+        start = masked(run, "start", "texts", documents, SMALL, **how)
         encoder = _trained(
             run,
             p.weights or STRATEGIES[p.strategy],

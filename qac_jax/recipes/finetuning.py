@@ -41,6 +41,15 @@ def judged(folder: Ref, part: str) -> dict[str, Ref]:
     return {"queries": f"{folder}/{part}_queries.jsonl", "qrels": f"{folder}/{part}.tsv"}
 
 
+def masked(
+    run: Run, name: str, texts: str, passages: Ref, *files: str, tokens: int = 128, **how: Any
+) -> Ref:
+    """A BERT by masked-language modelling; `texts`: the stage with the tokens of the passages."""
+    examples = run(Tokenize, texts, task="mlm", passages=passages)
+    read = {"examples": examples, "lengths": {"tokens": tokens}}
+    return run(Train, name, "objectives/mlm.gin", *files, **read, **how)
+
+
 @dataclasses.dataclass(frozen=True)
 class Paper:
     """Parameters of every recipe at full size."""

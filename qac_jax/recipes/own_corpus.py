@@ -11,7 +11,7 @@ from qac_jax.inference import endpoint
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
-from qac_jax.recipes.finetuning import ASKING, EXACT, RATE, judged
+from qac_jax.recipes.finetuning import ASKING, EXACT, RATE, judged, masked
 from qac_jax.retrieval.bm25 import QUESTIONS
 from qac_jax.stages.choose import Average, Choose, Conclude
 from qac_jax.stages.embed import Embed
@@ -321,17 +321,9 @@ def _questions(run: Run, p: OwnCorpus, passages: Ref, asked: Ref) -> Ref:
 
 
 def _from_scratch(run: Run, p: OwnCorpus, passages: Ref) -> Ref:
-    """A BERT by masked-language modelling on the passages."""
-    return run(
-        Train,
-        "base",
-        "objectives/mlm.gin",
-        examples=run(Tokenize, "words", task="mlm", passages=passages),
-        lengths={"tokens": PASSAGE_TOKENS},
-        steps=p.mlm_steps,
-        batch_size=p.batch,
-        bind={**p.shape, "masking.Masking.rate": 0.30, RATE: 1e-3},
-    )
+    bind = {**p.shape, "masking.Masking.rate": 0.30, RATE: 1e-3}
+    how = {"steps": p.mlm_steps, "batch_size": p.batch, "bind": bind}
+    return masked(run, "base", "words", passages, tokens=PASSAGE_TOKENS, **how)
 
 
 def _pretrained(run: Run, p: OwnCorpus, model: Ref, trained: dict[str, Ref]) -> Ref:

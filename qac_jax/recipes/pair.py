@@ -16,6 +16,7 @@ from qac_jax.recipes.finetuning import (
     SMALL,
     Paper,
     judged,
+    masked,
     scann,
     searched,
 )
@@ -367,24 +368,17 @@ def _student(run: Run, p: PairSmall) -> Ref:
     search when training ends (alpha 0.3 and more: MRR@10 below .02), so it is first trained on
     random crops of the passages, as AugTriever's baseline.
     """
-    decay = {"optimizers.Optimizer.weight_decay": 0.0}
-    encoder = run(
-        Train,
-        "encoder",
-        "objectives/mlm.gin",
-        SMALL,
-        examples=run(Tokenize, "texts", task="mlm", passages="stage:passages"),
-        lengths={"tokens": 128},
-        steps=p.mlm_steps,
-        batch_size=16,
-        bind={**decay, WARMUP: 0.05},
+    passages, decay = "stage:passages", {"optimizers.Optimizer.weight_decay": 0.0}
+    bind = {**decay, WARMUP: 0.05}
+    encoder = masked(
+        run, "encoder", "texts", passages, SMALL, steps=p.mlm_steps, batch_size=16, bind=bind
     )
     return run(
         Train,
         "start",
         "objectives/augtriever.gin",
         SMALL,
-        examples=run(Tokenize, "crops", task="augtriever", passages="stage:passages"),
+        examples=run(Tokenize, "crops", task="augtriever", passages=passages),
         init=encoder,
         settings={"strategies": {"random_crop": 1.0}},
         lengths={"passage": 96, "context": 48},
