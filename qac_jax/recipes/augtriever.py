@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from qac_jax.data.form import check_name
 from qac_jax.data.kinds.augtriever import STRATEGIES, TOPICS, TQGEN
 from qac_jax.evaluation import benchmarks
 from qac_jax.pipeline.grid import Grid
@@ -45,6 +46,7 @@ class Writing:
 
 def pseudo_queries(run: Run, strategy: str, documents: Ref, by: Writing) -> Ref:
     """The stages that make a strategy's pseudo-queries; "" where training makes them itself."""
+    check_name("strategy", strategy, tuple(STRATEGIES))
     of = {"passages": documents}
     spans: dict[str, Any] = {"draws": by.draws}
     likely = {**spans, "method": "plm", "scorer": by.scorer, "likelihood": by.likelihood}
@@ -102,6 +104,7 @@ def _trained(
 ) -> Ref:
     """An encoder on texts and pseudo-queries: strategies by weight, and a share of crops; `whole`:
     a pseudo-query is of the whole document, not of a crop."""
+    check_name("loss", loss, ("inbatch", "moco"))
     of = {"passages": texts, "contexts": contexts, **read}
     rest = {"context_words": 256, "max_phrases": 3, "delete": 0.1, "whole_documents": whole}
     return run(
@@ -357,6 +360,7 @@ def augtriever_row(run: Run, p: Row) -> None:
     layout (titles in it, as RocketQA's corpus has them) with qrels/train.tsv.
     """
     run.usual(skip_bad=p.skip_bad)
+    check_name("corpus --on", p.on, ("cc", "wiki"))
     encoder = p.encoder
     if not (encoder or p.bm25):
         usual = AugTriever if p.on == "wiki" else CommonCrawl

@@ -9,6 +9,7 @@ import pytest
 import toy_recipes
 from toy_recipes import says
 
+from qac_jax.errors import UserError
 from qac_jax.evaluation import benchmarks
 from qac_jax.objectives.augtriever import InBatch, MoCo
 
@@ -26,6 +27,15 @@ LARGE = ("qgen_d2q", "tqgen_topic", "tqgen_absum", "tqgen_exsum", *HYBRIDS)
 
 def built(corpus: str, strategy: str, loss: str) -> dict[str, Any]:
     return toy_recipes.stages(f"augtriever_{corpus}", strategy=strategy, loss=loss)
+
+
+@pytest.mark.parametrize(
+    "name, wrong",
+    [("row", {"on": "wikis"}), ("small", {"strategy": "qext"}), ("small", {"loss": "moc"})],
+)
+def test_what_does_not_exist_is_refused(name: str, wrong: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="is not known; did you mean"):
+        toy_recipes.stages(f"augtriever_{name}", **wrong)
 
 
 @pytest.mark.parametrize("loss", ["inbatch", "moco"])
