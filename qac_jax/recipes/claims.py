@@ -141,6 +141,11 @@ def asked(run: Run, p: Any, passages: Ref, **how: Any) -> Ref:
 
 def _pretrained(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
     """Further pre-training, as long and as fast whatever the context and objective."""
+    if p.contexts == "mlm" and p.objective in ("cotmae", "cocondenser", "augtriever"):
+        raise UserError(
+            f"objective={p.objective} needs contexts; give --contexts passage_query, or "
+            "--objective retromae or dupmae with --contexts mlm"
+        )
     lengths, examples, read = {"tokens": _TOKENS}, "stage:words", task.passages
     if p.read < 1:
         if p.read > MOST:

@@ -243,6 +243,8 @@ def test_roads_and_curves_of_the_claim() -> None:
     assert [of.separate_documents for of in reading] == [True, False]
     with pytest.raises(UserError, match="read=0.5 is neither 1 nor at most 0.25"):
         toy_recipes.stages("claim_cell", read=0.5)
+    with pytest.raises(UserError, match="objective=cotmae needs contexts"):
+        toy_recipes.stages("claim_cell", contexts="mlm")
 
 
 def test_a_claim_from_an_encoder_that_knows_language() -> None:
