@@ -12,7 +12,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -127,6 +127,10 @@ def run(grid: Grid, todo: Sequence[Cell], out: epath.PathLike, *, command: str) 
     first: dict[str, tuple[int, str]] = {}  # place -> the first cell with it, its name there
     jobs: list[engines.Job] = []
     for number, cell in enumerate(todo):
+        judging = [cell.stages[name] for name in grid.metrics.split(",")]
+        if all(hasattr(stage, "runs") for stage in judging):  # not what judges collections
+            parts = (part for stage in judging for part in inputs.split(stage, "runs"))
+            _check_rows(grid, cell, {part.removeprefix(STAGE) for part in parts})
         readiness.check(cell.stages, cell.data_dir)
         inputs.look_up(cell.stages)
         folders = {name: root / place for name, place in cell.places.items()}
@@ -221,12 +225,7 @@ def _summarized(
         seconds[cell.system] = seconds.get(cell.system, 0.0) + took / len(grid.seeds)
         made = [finished[cell.places[name]] for name in grid.metrics.split(",")]
         by_run = {result.name: result for one in made for result in results.read(one)[0]}
-        for name in (*grid.rows, *grid.baselines):
-            if name not in by_run:
-                raise UserError(
-                    f"stage {grid.metrics} of {cell.name} judges no run {name!r}, a row of the "
-                    f"grid; {nearest(name, by_run)}"
-                )
+        _check_rows(grid, cell, by_run)
         figures.setdefault(cell.system, {})[cell.seed] = by_run
     summary = grids.summarize(
         figures, grid.rows, grid.baselines, measures=grid.measures, permutations=grid.permutations
@@ -248,6 +247,16 @@ def _summarized(
     for name, text in texts.items():
         artifacts.write_atomically(root / name, text)
     return summary
+
+
+def _check_rows(grid: Grid, cell: Cell, judged: Collection[str]) -> None:
+    """Refuses a row that is none of the runs that were judged, or will be."""
+    for name in (*grid.rows, *grid.baselines):
+        if name not in judged:
+            raise UserError(
+                f"stage {grid.metrics} of {cell.name} judges no run {name!r}, a row of the grid; "
+                f"{nearest(name, judged)}"
+            )
 
 
 def _number(at: float | str, cell: Cell, finished: Mapping[str, Artifact]) -> float:

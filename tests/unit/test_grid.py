@@ -180,3 +180,8 @@ def test_some_systems_of_a_grid_are_named(
     # A parameter of the recipe beside it leaves the seed a choice of cells.
     assert cli.main([*run, "--systems", "none", "--seed", "2", "--samples", "1"]) == 0
     assert re.search(r"1 cells.*\n\nnone/seed_2 ", capsys.readouterr().out)
+    # A row that no stage will judge is refused before the first of them.
+    given = ["--systems=none", "--seed=0", "--rounds=1", f"--out={tmp_path / 'out'}"]
+    assert cli.main(["run", "claim_qac", f"--data_dir={tmp_path}", *given]) == 2
+    assert "judges no run 'run_2', a row of the grid" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
