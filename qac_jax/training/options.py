@@ -29,7 +29,7 @@ class Schedule:
     steps: int = option(0, "number of optimiser steps (or --total_examples, or --epochs)")
     total_examples: int = option(0, "number of training examples")
     epochs: float = option(0.0, "passes over the examples")
-    batch_size: int = option(32, "examples per optimiser step, over all devices")
+    batch_size: int = option(32, "examples per optimiser step, over all devices", at_least=1)
     microbatch: int = option(0, "examples computed at a time (0: all)", affects_result=False)
     learning_rate: float = option(0.0, "learning rate (0: the optimiser's)")
     max_skips: int = option(0, "steps with a non-finite loss that may be skipped")
