@@ -30,7 +30,9 @@ class Schedule:
     total_examples: int = option(0, "number of training examples")
     epochs: float = option(0.0, "passes over the examples")
     batch_size: int = option(32, "examples per optimiser step, over all devices", at_least=1)
-    microbatch: int = option(0, "examples computed at a time (0: all)", affects_result=False)
+    microbatch: int = option(
+        0, "examples computed at a time (0: all)", affects_result=False, at_least=0
+    )
     learning_rate: float = option(0.0, "learning rate (0: the optimiser's)")
     max_skips: int = option(0, "steps with a non-finite loss that may be skipped")
 

@@ -168,6 +168,7 @@ def test_mistakes_get_one_sentence(examples: Path, tmp_path: Path, capsys: Any) 
         "--epochs 0.01": "0 examples are fewer than one batch of 16",
         "--steps 1 --microbatch 5": "microbatch=5 does not divide batch_size=16",
         "--steps 1 --batch_size 0": "batch_size = 0; expected at least 1",
+        "--steps 1 --microbatch -1": "microbatch = -1; expected at least 0",
         "--steps 1 --mesh 3,1,1": "mesh=3x1x1 does not fit 8 device",
     }.items():
         assert call(examples, tmp_path / "out", *flags.split()) == 2
