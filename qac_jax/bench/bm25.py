@@ -45,6 +45,7 @@ class Bm25:
         from qac_jax.stages.index import Bm25 as Index
 
         peer.package("numba")
+        k = min(self.k, self.rows)  # bm25s finds no more than there are
         texts = peer.passages(self.corpus, self.rows)
         texts = [texts[row % len(texts)] for row in range(self.rows)]
         words = [texts[row * len(texts) // self.queries].split() for row in range(self.queries)]
@@ -57,16 +58,16 @@ class Bm25:
 
         def find() -> Any:
             asked = tokenizer.tokenize(questions, update_vocab=False, show_progress=False)
-            return theirs.retrieve(asked, k=self.k, n_threads=cores(), show_progress=False)
+            return theirs.retrieve(asked, k=k, n_threads=cores(), show_progress=False)
 
         with tempfile.TemporaryDirectory() as folder:
             with artifacts.create(Path(folder) / "passages", kind="passages") as out:
                 write_records(out, ({"_id": str(n), "text": t} for n, t in enumerate(texts)))
             made = Index(passages=str(Path(folder) / "passages"))
             ours = bm25.Bm25(stage.execute(made, Path(folder) / "bm25"))
-            sides = {"qac_jax": lambda: ours.find(questions, self.k), "bm25s_numba": find}
+            sides = {"qac_jax": lambda: ours.find(questions, k), "bm25s_numba": find}
             figures = peer.compared(sides, self.queries, "questions", self.repetitions)
-            found = np.maximum(ours.find(questions, self.k)[0], 0)  # -inf: no more passages
+            found = np.maximum(ours.find(questions, k)[0], 0)  # -inf: no more passages
             apart = np.abs(found - find().scores).max()
         if not apart < _TOLERANCE:
             raise UserError(f"the scores are {apart:.2g} apart: not the same BM25")

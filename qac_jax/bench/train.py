@@ -39,14 +39,16 @@ class Train:
 
     objective: str = option("mlm", "objective", choices=("mlm", "cotmae", "cocondenser"))
     batch: int = option(32, "examples per step", at_least=1)
-    microbatch: int = option(0, "examples at a time: accumulated, in chunks (coCondenser)")
+    microbatch: int = option(
+        0, "examples at a time: accumulated, in chunks (coCondenser)", at_least=0
+    )
     passage: int = option(144, "maximum passage length")
     lengths: str = option(
         "long", "passages of the maximum, near it, or of MS MARCO's lengths", choices=(*_PASSAGES,)
     )
     layers: int = option(6, "layers of the BERT")
     hidden: int = option(384, "width of the BERT")
-    vocabulary: int = option(30522, "size of the vocabulary")
+    vocabulary: int = option(30522, "size of the vocabulary", above=_FIRST_WORD)
     dropout: float = option(0.1, "dropout, on both sides")
     precision: str = option(
         "auto", f"ours, and PyTorch's by autocast ({PRECISIONS_MEAN})", choices=PRECISIONS

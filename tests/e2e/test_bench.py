@@ -52,7 +52,7 @@ def test_search(capsys, system) -> None:
 @pytest.mark.slow
 def test_bm25(capsys) -> None:
     pytest.importorskip("numba")
-    words = "bm25 --corpus gin --rows 300 --queries 20 --k 10 --repetitions 1".split()
+    words = "bm25 --corpus gin --rows 300 --queries 20 --k 1000 --repetitions 1".split()
     found = figures(capsys, *words)
     assert found["largest_difference"] < 1e-5 and found["best_peer"] == "bm25s_numba"
     assert found["qac_jax_questions_per_second"] > 0
@@ -82,6 +82,9 @@ def test_without_a_peer_or_its_package(monkeypatch, capsys) -> None:
     words = "train --objective cocondenser --no-peer --layers 1 --hidden 32 --vocabulary 64"
     found = figures(capsys, *words.split(), "--batch", 4, "--passage", 16)
     assert found["qac_jax_examples_per_second"] > 0 and found["flops_per_example"] > 0
+    for flag, least in (("--vocabulary=5", "more than 5"), ("--microbatch=-1", "at least 0")):
+        assert cli.main(["bench", "train", "--no-peer", flag]) == 2
+        assert f"expected {least}" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "faiss", None)
     assert cli.main(["bench", "search", "--rows", "100"]) == 2
     assert "the peer needs faiss" in capsys.readouterr().err
