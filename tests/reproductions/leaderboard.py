@@ -66,7 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     each: dict[str, Any] = {}
     for name in options.only:
         words = command(name, options.data, options.out, options.labels, options.flags)
-        subprocess.run(words, check=True, cwd=ROOT)
+        if code := subprocess.run(words, cwd=ROOT).returncode:
+            return code  # it has said why
         each[name] = measured(options.out / name)
     revision = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(revision, check=True, cwd=ROOT, capture_output=True, text=True).stdout

@@ -54,7 +54,8 @@ def main(arguments: Sequence[str]) -> int:
         out = options.out / first
         out.mkdir(parents=True, exist_ok=True)
         words = [w.format(data=options.data, out=out) for w in shlex.split(one.command)]
-        subprocess.run(words, check=True, cwd=ROOT)
+        if code := subprocess.run(words, cwd=ROOT).returncode:
+            return code  # it has said why
         figure = written(one, out)
         same = abs(figure - one.value) <= one.tolerance
         failed += not same

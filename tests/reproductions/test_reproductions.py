@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import leaderboard
 import pytest
+import reproduce
 import toy_recipes
 from reproduce import FIGURES, ROOT, written
 
@@ -101,3 +102,13 @@ def test_the_leaderboards_command_exists(labels: bool, tmp_path: Path) -> None:
     parameters = {field.name for field in dataclasses.fields(OwnCorpus)}
     named = {word.removeprefix("--") for word in flags if word.startswith("--")}
     assert named <= {*parameters, "data_dir", "out", "keep"}
+
+
+def test_a_command_that_fails_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(words: list[str], *, check: bool = False, **_: object) -> SimpleNamespace:
+        assert not check
+        return SimpleNamespace(returncode=2)
+
+    monkeypatch.setattr("subprocess.run", fail)
+    given = ["--data", "nowhere", "--out", str(tmp_path)]
+    assert leaderboard.main(given) == reproduce.main(["claim_qac_none", *given]) == 2
