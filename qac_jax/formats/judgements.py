@@ -180,7 +180,7 @@ class Asked(NamedTuple):
 def read_asked(path: str | os.PathLike[str]) -> list[Asked]:
     """Questions and answers: JSON lines {"question", "answer"}, or two columns divided by tabs,
     commas or semicolons, below their names or without."""
-    lines = whole_text(os.fspath(path)).splitlines()
+    lines = whole_text(os.fspath(path)).splitlines(keepends=True)
     head = next(filter(str.strip, lines), "")
     found = list(_asked_json(path) if head.startswith("{") else _asked_rows(path, lines, head))
     for one in found:
@@ -214,7 +214,8 @@ def _asked_rows(path: object, lines: Sequence[str], head: str) -> Iterator[Asked
         if not named and (is_name := [name in _QUESTION for name in names]) and any(is_name):
             of_text = is_name.index(True)
         else:
-            yield Asked(row[of_text].strip(), row[1 - of_text].strip(), reader.line_num)
+            text = " ".join(row[of_text].split())
+            yield Asked(text, row[1 - of_text].strip(), reader.line_num)
         named = True
 
 

@@ -266,7 +266,7 @@ PAGES = [
     "text",
     [
         "how to begin?\tsetup.md\nwhat is it, in short?\tindex.md#0\nhow to begin?\tindex.md\n",
-        'Answer,Question\nsetup.md,how to begin?\nindex.md#0,"what is it, in short?"\n'
+        'Answer,Question\nsetup.md,how to begin?\nindex.md#0,"what is\nit, in short?"\n'
         "index.md,how to begin?\n",
         '{"question": "how to begin?", "answer": ["setup.md", "index.md"]}\n'
         '{"question": "what is it, in short?", "answer": "index.md#0"}\n',
