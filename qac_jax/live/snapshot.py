@@ -107,7 +107,8 @@ class Snapshot:
         field = condition.field
         found = self.store.read("SELECT kind, value FROM fields WHERE field = ? LIMIT 1", field)
         if not found:
-            known = nearest_name(field, self.fields)
+            within = [name for name in self.fields if name.endswith(f".{field}")]
+            known = nearest_name(field, within or self.fields)
             raise UserError(f"where: no passage has the field {shown(field)}; {known}")
         number = f"?2 = 'number' AND {filters.NUMERAL}"
         of_type = f"SELECT 1 FROM fields WHERE field = ?1 AND (kind = ?2 OR {number}) LIMIT 1"

@@ -264,7 +264,7 @@ def test_an_index_of_the_earlier_format_is_copied(tmp_path: Path) -> None:
 
 RECORDS: list[dict[str, Any]] = [
     {"_id": "a", "text": "bee one", "lang": "en", "year": 2019, "tags": ["x", "y"], "open": True},
-    {"_id": "b", "text": "bee two", "lang": "de", "year": 2020.5, "columns": {"kind": "k1"}},
+    {"_id": "b", "text": "bee two", "lang": "de", "year": 2020.5, "columns": {"nr": "k1"}},
     {"_id": "c", "text": "bee three", "lang": "en", "year": "2020", "tags": "y", "open": False},
     {"_id": "d", "text": "bee four", "tags": [], "nothing": None, "year": ["-", "1.2.3", "1-2"]},
     {"_id": "e", "text": "bee five", "lang": "Ü \0 ' \" ; --", "year": -1, "open": 1},
@@ -285,7 +285,7 @@ FITS: list[tuple[dict[str, Any], str]] = [
     ({"year": {"not in": [2020, -1]}}, "abd"),
     ({"tags": {"exists": False}}, "bde"),
     ({"open": True, "tags": ["x", "z"]}, "a"),
-    ({"columns.kind": "k1"}, "b"),
+    ({"columns.nr": "k1"}, "b"),
     ({"never": None, "lang": "de"}, "b"),
 ]
 
@@ -303,7 +303,8 @@ def test_what_fits(tmp_path: Path) -> None:
         ({"year": ("=>", 3)}, "did you mean|valid names"),
         ({"lang": (">", 3)}, "the field 'lang' has no number; give such as"),
         ({"yaer": 2019}, "no passage has the field 'yaer'; did you mean 'year'"),
-        ({"zzz": ("!=", "x")}, "'zzz'; valid names: columns.kind, lang, open, tags, year"),
+        ({"nr": "k1"}, "no passage has the field 'nr'; valid names: columns.nr$"),
+        ({"zzz": ("!=", "x")}, "'zzz'; valid names: columns.nr, lang, open, tags, year"),
         ({"year": 10**400}, "expected a text, a finite number"),
         ({"year": float("nan")}, "expected a text, a finite number"),
         ({"\ud800": None}, "expected a text"),
