@@ -233,7 +233,8 @@ def describe(value: Any) -> Any:
 
 def digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    # Names of files may hold bytes that are not UTF-8.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def converter(hint: Any) -> Callable[[str], Any] | None:

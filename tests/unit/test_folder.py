@@ -13,6 +13,7 @@ from qac_jax.formats import documents
 from qac_jax.formats.bad_lines import BadLines
 from qac_jax.formats.documents import Document
 from qac_jax.formats.readers.folder import asked_columns, decoded
+from qac_jax.pipeline import inputs
 
 
 def read(folder: Path, files: dict[str, str | bytes], **options: Any):
@@ -252,6 +253,7 @@ def test_shards_and_odd_names_change_nothing(tmp_path):
         ids = [d.id for shard in shards for d in documents.read_shard(shard)]
         assert ids == [*whole, "f\\xff.md"]
         "".join(ids).encode()
+    assert inputs.identity(str(tmp_path))
 
 
 def test_encodings(tmp_path):
