@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qac_jax import progress
+from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
@@ -180,12 +180,17 @@ class ExportFaiss(Stage):
     KIND = "faiss"
     EXAMPLE = "qac export --faiss out/index --out out/faiss"
 
-    faiss: Ref = input("vectors of qac embed, or an exact index", "vectors", "index")
+    faiss: Ref = input(
+        "vectors of qac embed, or an exact index (of one with BM25 its vectors)",
+        *("vectors", "index", "hybrid"),
+    )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
-        from qac_jax.retrieval import approximate, index
+        from qac_jax.retrieval import approximate, hybrid, index
 
         artifact = inputs.artifact("faiss")
+        if artifact.kind == hybrid.KIND:
+            artifact = artifacts.load(artifact.path / hybrid.DENSE)
         if artifact.kind == "vectors":
             vectors = Vectors.of(artifact)
         else:

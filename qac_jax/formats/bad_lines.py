@@ -145,15 +145,19 @@ class BadLines:
                 progress.say(f"{verb}: {name} in the artefact lists all {len(lines)}")
 
     def say_choices(self, verb: str) -> None:
-        """Says what was chosen for files, and counts what was skipped by reason."""
+        """Says what was chosen for files, and of each reason to skip how often and where first."""
         for note in self.notes[:_SHOWN]:
             progress.say(f"{verb}: {note.path}: {note.text}")
         if len(self.notes) > _SHOWN:
             progress.say(f"{verb}: … and {len(self.notes) - _SHOWN} more choices of this sort")
         if self.skipped:
-            counts = Counter(item.reason for item in self.skipped)
-            reasons = ", ".join(f"{count} × {reason}" for reason, count in counts.most_common())
-            progress.say(f"{verb}: skipped {len(self.skipped)} in the folder: {reasons}")
+            counts = Counter(item.reason for item in self.skipped).most_common()
+            first = {item.reason: item.path for item in reversed(self.skipped)}
+            said = [
+                f"{count} × {reason} ({'first ' * (count > 1)}{first[reason]})"
+                for reason, count in counts
+            ]
+            progress.say(f"{verb}: skipped {len(self.skipped)} in the folder: {', '.join(said)}")
 
 
 @functools.lru_cache(maxsize=64)

@@ -147,7 +147,7 @@ def _pretrained(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
             "--objective retromae or dupmae with --contexts mlm"
         )
     lengths, examples, read = {"tokens": _TOKENS}, "stage:words", task.passages
-    if p.read < 1:
+    if p.read != 1:
         if p.read > MOST:
             raise UserError(f"read={p.read} is neither 1 nor at most {MOST}; give such a share")
         part = {"part": "test", "share": p.read, "at_least": 1, "at_most": 10**9}
@@ -157,7 +157,7 @@ def _pretrained(run: Run, p: Cell, task: Task, init: Ref, contexts: Ref) -> Ref:
         lengths = {"passage": _TOKENS, "context": context}
         paired = {"passages": read, "contexts": contexts, "tokenizer": task.vocabulary}
         examples = run(Tokenize, "pairs", task=p.contexts, **paired)
-    elif p.read < 1:
+    elif p.read != 1:
         reading = {"passages": read, "tokenizer": task.vocabulary}
         examples = run(Tokenize, "pairs", task="mlm", **reading)
     sorts = ("random", "nearby", "overlap")

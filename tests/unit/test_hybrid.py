@@ -15,6 +15,7 @@ import toy_retrieval as toy
 from qac_jax import Retriever, artifacts, cli
 from qac_jax.errors import UserError
 from qac_jax.evaluation import metrics
+from qac_jax.exporting.export import ExportFaiss
 from qac_jax.formats import runs
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
@@ -116,6 +117,16 @@ def test_a_moved_folder_works_with_its_encoder(road, tmp_path):
         assert retriever.search(QUESTIONS, k=5) == expected
     finally:
         away.rename(road)
+
+
+def test_its_vectors_are_exported_to_faiss(road, tmp_path):
+    faiss = pytest.importorskip("faiss")
+    joined = built(road, tmp_path / "out", "bm25_turned")
+    exported = execute(ExportFaiss(faiss=str(tmp_path / "out")), tmp_path / "faiss")
+    flat = faiss.read_index(str(exported.path / "index.faiss"))
+    (vectors,) = joined.parts.dense.vectors.take_each([np.arange(len(joined))])
+    np.testing.assert_array_equal(flat.reconstruct_n(0, len(joined)), vectors)
+    assert (exported.path / "ids.txt").read_text().split() == [*joined.parts.dense.ids]
 
 
 def test_other_passages_are_refused(road, tmp_path):

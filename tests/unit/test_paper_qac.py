@@ -241,8 +241,9 @@ def test_roads_and_curves_of_the_claim() -> None:
     assert curves["queries-0.25"]["read"].settings.share == 0.25
     reading = [curves[name]["encoder"].reading for name in ("queries", "queries-0.25")]
     assert [of.separate_documents for of in reading] == [True, False]
-    with pytest.raises(UserError, match="read=0.5 is neither 1 nor at most 0.25"):
-        toy_recipes.stages("claim_cell", read=0.5)
+    for share in (0.5, 2.0):
+        with pytest.raises(UserError, match=f"read={share} is neither 1 nor at most 0.25"):
+            toy_recipes.stages("claim_cell", read=share)
     with pytest.raises(UserError, match="objective=cotmae needs contexts"):
         toy_recipes.stages("claim_cell", contexts="mlm")
 
