@@ -140,7 +140,7 @@ def test_a_mixed_folder_is_searched(tmp_path: Path, capsys: pytest.CaptureFixtur
     made = f"prepare --format auto --documents {folder} --workers 1 --out {tmp_path}/p"
     assert cli.main(made.split()) == 0
     said = capsys.readouterr().err
-    assert "read as format folder" in said and "1 × other kind of file" in said
+    assert "read as format folder" in said and "1 × other kind of file (photo.png)" in said
     assert "faq.csv: columns title=question, text=answer" in said
     passages = artifacts.load(tmp_path / "p", "passages")
     assert '"photo.png"' in (tmp_path / "p" / "skipped.jsonl").read_text()
