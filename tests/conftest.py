@@ -2,6 +2,7 @@
 
 import os
 from importlib import metadata
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -50,3 +51,11 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ[f"JAX_{name.upper()}"] = str(value)
     compilation_cache.reset_cache()  # JAX looks once, and a file's import may have compiled
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def qac(capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command line, for what it prints and refuses."""
+    from toy_process import Qac  # after the flags above, too
+
+    return Qac(capsys)

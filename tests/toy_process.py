@@ -1,6 +1,8 @@
-"""The command line in a process of its own, with the toy stages as verbs; a bound of time."""
+"""The command line here, and in a process of its own with the toy stages as verbs; a bound of
+time."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -11,6 +13,39 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from qac_jax import cli
+
+
+class Qac:
+    """The command line in this process: the fixture `qac`."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str]):
+        self._capture = capture
+
+    def _ended(self, code: int, words: tuple[object, ...]) -> Any:
+        self._capture.readouterr()  # is not this command's
+        ended = cli.main([*map(str, words)])
+        said = self._capture.readouterr()
+        assert ended == code, said.err
+        return said
+
+    def __call__(self, *words: object) -> Any:
+        """What it prints, as `out` and `err`."""
+        return self._ended(0, words)
+
+    def json(self, *words: object) -> Any:
+        return json.loads(self(*words, "--json").out)
+
+    def refused(self, *words: object) -> str:
+        """The one sentence by which it refuses."""
+        said = self._ended(2, words).err.strip()
+        assert said.count("qac: ") == 1 and "Traceback" not in said
+        sentence = said.split("\n")[-1]
+        assert sentence.startswith("qac: ")
+        return sentence
 
 
 def devices(count: int = 1, **changes: str) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """The command line from outside: answers, exit codes, one sentence for every mistake."""
 
-import json
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from toy_process import start
+from toy_process import Qac, start
 
 from qac_jax import artifacts, cli
 
@@ -18,65 +18,52 @@ def toys(monkeypatch):
         monkeypatch.setitem(cli.VERBS, name, cli.Verb(name, f"toy_stages:{cls}", name))
 
 
-def complaint(capsys, *arguments: object) -> str:
-    """Runs a command that must fail with one sentence and exit code 2."""
-    assert cli.main([str(a) for a in arguments]) == 2
-    said = capsys.readouterr().err.strip().split("\n")[-1]
-    assert said.startswith("qac: ")
-    return said
-
-
-def test_a_stage_from_flags_to_artefact(tmp_path, capsys):
+def test_a_stage_from_flags_to_artefact(tmp_path: Path, qac: Qac) -> None:
     out = tmp_path / "n"
-    assert cli.main(["numbers", "--count", "4", "--out", str(out), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = qac.json("numbers", "--count", 4, "--out", out)
     assert record == {"kind": "numbers", "count": 4, "identity": artifacts.load(out).identity}
-    assert cli.main(["numbers", "--count=4", "--out", str(out)]) == 0
-    assert "is up to date" in capsys.readouterr().err
-    changed = ["--gin.toy_stages.Numbers.count=5", "--overwrite"]
-    assert cli.main(["numbers", *changed, "--out", str(out)]) == 0
+    assert "is up to date" in qac("numbers", "--count=4", "--out", out).err
+    qac("numbers", "--gin.toy_stages.Numbers.count=5", "--overwrite", "--out", out)
     assert artifacts.load(out).count == 5
-    assert cli.main(["double", "--numbers", str(out), "--out", str(tmp_path / "d")]) == 0
+    qac("double", "--numbers", out, "--out", tmp_path / "d")
     assert artifacts.load(tmp_path / "d").inputs == {"numbers": artifacts.load(out).identity}
 
 
-def test_a_dry_run_reads_and_writes_nothing(tmp_path, capsys):
+def test_a_dry_run_reads_and_writes_nothing(tmp_path: Path, qac: Qac) -> None:
     (tmp_path / "toy.gin").write_text("import toy_stages\nrecipe = @toy_stages.toy()\n")
-    given = [str(tmp_path / "toy.gin"), "--json", "--out", str(tmp_path / "o")]
+    given = [tmp_path / "toy.gin", "--out", tmp_path / "o"]
     for words in (["run", *given, "--dry_run"], ["plan", *given]):
-        assert cli.main(words) == 0
-        record = json.loads(capsys.readouterr().out)
+        record = qac.json(*words)
         assert [s["plan"].get("items") for s in record["stages"]] == [10, 10, None]
-    assert cli.main(["numbers", "--dry_run", "--count", "3"]) == 0
-    assert "count = 3" in capsys.readouterr().out
+    assert "count = 3" in qac("numbers", "--dry_run", "--count", 3).out
     assert not (tmp_path / "o").exists()
 
 
-def test_mistakes_are_one_sentence(tmp_path, capsys):
+def test_mistakes_are_one_sentence(tmp_path: Path, qac: Qac) -> None:
     out = tmp_path / "out"
-    assert "did you mean 'prepare'" in complaint(capsys, "prepair")
-    assert "did you mean --count" in complaint(capsys, "numbers", "--cuont", "3", "--out", out)
-    assert "did you mean --index" in complaint(capsys, "search", "--idex", "x", "lamps")
-    assert "invalid int value: 'x'" in complaint(capsys, "numbers", "--count", "x", "--out", out)
-    missing = ("--numbers", tmp_path / "no", "--out", out)
-    assert "does not exist" in complaint(capsys, "double", *missing)
-    assert "gin file nope.gin does not exist" in complaint(capsys, "run", "nope.gin", "--out", out)
+    assert "did you mean 'prepare'" in qac.refused("prepair")
+    assert "did you mean --count" in qac.refused("numbers", "--cuont", 3, "--out", out)
+    assert "did you mean --index" in qac.refused("search", "--idex", "x", "lamps")
+    assert "invalid int value: 'x'" in qac.refused("numbers", "--count", "x", "--out", out)
+    missing = qac.refused("double", "--numbers", tmp_path / "no", "--out", out)
+    assert "does not exist" in missing
+    assert "gin file nope.gin does not exist" in qac.refused("run", "nope.gin", "--out", out)
     assert not out.exists()
 
 
-def test_foreign_folders_and_full_disks(tmp_path, capsys):
+def test_foreign_folders_and_full_disks(tmp_path: Path, qac: Qac) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("a")
-    assert "not a folder of ours" in complaint(capsys, "numbers", "--out", tmp_path / "mine")
+    assert "not a folder of ours" in qac.refused("numbers", "--out", tmp_path / "mine")
     full = tmp_path / "full"
-    filled = complaint(capsys, "numbers", "--full_disk", "--out", full)
+    filled = qac.refused("numbers", "--full_disk", "--out", full)
     assert "the disk is full while writing" in filled
-    assert "is unfinished" in complaint(capsys, "inspect", full)
-    assert cli.main(["numbers", "--out", str(full)]) == 0, "the same command completes it"
+    assert "is unfinished" in qac.refused("inspect", full)
+    qac("numbers", "--out", full)  # the same command completes it
 
 
 @pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
-def test_a_signal_in_the_middle_of_a_stage(tmp_path, capsys, number):
+def test_a_signal_in_the_middle_of_a_stage(tmp_path: Path, qac: Qac, number: int) -> None:
     out = tmp_path / "n"
     process = start("numbers", "--pause", "0.4", "--shards", "20", "--out", out)
     deadline = time.monotonic() + 60
@@ -89,18 +76,17 @@ def test_a_signal_in_the_middle_of_a_stage(tmp_path, capsys, number):
     else:
         assert process.returncode == 128 + number and "Traceback" not in said
         assert said.strip().split("\n")[-1].startswith("qac: interrupted by signal")
-    assert "is unfinished" in complaint(capsys, "inspect", out)
+    assert "is unfinished" in qac.refused("inspect", out)
     for folder in (out, tmp_path / "whole"):
-        assert cli.main(["numbers", "--shards", "20", "--out", str(folder)]) == 0
+        qac("numbers", "--shards", 20, "--out", folder)
     artifacts.load(out).verify()
     assert artifacts.load(out).identity == artifacts.load(tmp_path / "whole").identity
     assert not list(out.glob("*.part"))
 
 
-def test_ray_is_asked_for_where_it_is_missing(tmp_path, monkeypatch, capsys) -> None:
+def test_ray_is_asked_for_where_it_is_missing(tmp_path, monkeypatch, qac) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "a.txt").write_text("A text.")
-    words = ["prepare", "--documents", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out")]
-    assert cli.main([*words, "--engine", "ray"]) == 2
-    assert "pip install 'qac_jax[ray]'" in capsys.readouterr().err
-    assert cli.main(words) == 0
+    words = ["prepare", "--documents", tmp_path / "a.txt", "--out", tmp_path / "out"]
+    assert "pip install 'qac_jax[ray]'" in qac.refused(*words, "--engine", "ray")
+    qac(*words)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toy_process import Qac
 
-from qac_jax import artifacts, cli
+from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation import relatedness, results
 from qac_jax.evaluation.results import read
@@ -37,15 +38,15 @@ def files(tmp_path):
     return tmp_path
 
 
-def evaluate(files, *arguments: str) -> int:
+def evaluate(files: Path, *arguments: str) -> list[str]:
     out = str(files / "out")
-    return cli.main(["evaluate", *[a.format(d=files) for a in arguments], "--out", out])
+    return ["evaluate", *[a.format(d=files) for a in arguments], "--out", out]
 
 
-def test_runs_are_compared(files, capsys):
+def test_runs_are_compared(files: Path, qac: Qac) -> None:
     both = ("--runs", "{d}/bad.trec,{d}/good.trec", "--qrels", "{d}/test.tsv")
-    assert evaluate(files, *both, "--measures", "mrr@10,ndcg@10", "--permutations", "999") == 0
-    assert "good − bad" in capsys.readouterr().out
+    measures = ("--measures", "mrr@10,ndcg@10", "--permutations", "999")
+    assert "good − bad" in qac(*evaluate(files, *both, *measures)).out
     found, facts = results.read(artifacts.load(files / "out"))
     assert [result.name for result in found] == ["bad", "good"]
     first = facts["comparisons"][0]
@@ -55,19 +56,19 @@ def test_runs_are_compared(files, capsys):
     assert first["randomization"] < 0.01 and first["t_test"] < 0.01
 
 
-def test_settings_reach_the_figures(files, capsys):
+def test_settings_reach_the_figures(files: Path, qac: Qac) -> None:
     common = ("--runs", "{d}/bad.trec", "--qrels", "{d}/test.tsv", "--overwrite")
-    assert evaluate(files, *common, "--depth", "5", "--measures", "hit@50,hit@5") == 0
-    assert "5 passages a query are few for hit@50" in capsys.readouterr().err
+    said = qac(*evaluate(files, *common, "--depth", "5", "--measures", "hit@50,hit@5")).err
+    assert "5 passages a query are few for hit@50" in said
     (cut,), _ = results.read(artifacts.load(files / "out"))
     assert cut.mean["hit@50"] == cut.mean["hit@5"]
     level = ("--protocol", "msmarco", "--level", "2", "--measures", "map")
-    assert evaluate(files, *common, *level) == 0
+    qac(*evaluate(files, *common, *level))
     (nothing,), facts = results.read(artifacts.load(files / "out"))
     assert nothing.mean["map"] == 0 and facts["over"] == "answerable"
 
 
-def test_answers(files, capsys):
+def test_answers(files: Path, qac: Qac) -> None:
     texts = ["The river Nile", "Mars is a planet.", "Nothing here"]
     with artifacts.create(files / "passages", kind="passages") as writer:
         listed = [{"_id": f"d{i}", "title": "Venus", "text": t} for i, t in enumerate(texts)]
@@ -79,49 +80,47 @@ def test_answers(files, capsys):
     run = {q: ranked(["d0", "d1", "d2"], [3, 2, 1]) for q in ("0", "1")}
     write_run(files / "nq.trec", run)
     common = ("--runs", "{d}/nq.trec", "--queries", "{d}/nq.jsonl", "--passages", "{d}/passages")
-    assert evaluate(files, *common) == 0
+    qac(*evaluate(files, *common))
     (found,), facts = results.read(artifacts.load(files / "out"))
     assert found.mean == {"hit@5": 0.5, "hit@20": 0.5, "hit@100": 0.5}, "titles do not count"
     assert facts["protocol"] == "answers" and found.hit_rates() == found.mean
     write_run(files / "nq.trec", {"0": ranked(["d0", "elsewhere"], [2, 1])})
-    assert evaluate(files, *common, "--overwrite") == 2
-    assert "'elsewhere' is not among the passages" in capsys.readouterr().err
+    said = qac.refused(*evaluate(files, *common, "--overwrite"))
+    assert "'elsewhere' is not among the passages" in said
 
 
-def test_runs_are_fused(files, capsys):
-    runs = ["--runs", f"{files}/good.trec,{files}/bad.trec"]
-    assert cli.main(["fuse", *runs, "--weights", "1,0", "--out", str(files / "ranks")]) == 0
+def test_runs_are_fused(files: Path, qac: Qac) -> None:
+    runs = f"{files}/good.trec,{files}/bad.trec"
+    qac("fuse", "--runs", runs, "--weights", "1,0", "--out", files / "ranks")
     fused, good = read_run(files / "ranks" / "run.trec"), read_run(files / "good.trec")
     assert all(fused[query].ids == good[query].ids for query in good)
-    assert cli.main(["fuse", "--runs", f"{files}/good.trec", "--out", str(files / "x")]) == 2
-    assert "give two or more" in capsys.readouterr().err
+    alone = qac.refused("fuse", "--runs", files / "good.trec", "--out", files / "x")
+    assert "give two or more" in alone
 
 
-def test_a_table_of_many_sets(files, capsys):
+def test_a_table_of_many_sets(files: Path, qac: Qac) -> None:
     """Figures that were made one by one, and the averages that are whole."""
     for name, run in (("msmarco", "good"), ("nfcorpus", "bad")):
-        words = ["--runs", f"{files}/{run}.trec", "--qrels", f"{files}/test.tsv"]
-        assert cli.main(["evaluate", *words, "--out", str(files / name)]) == 0
+        words = ["--runs", files / f"{run}.trec", "--qrels", files / "test.tsv"]
+        qac("evaluate", *words, "--out", files / name)
     (single,), _ = results.read(artifacts.load(files / "msmarco"))
-    capsys.readouterr()
-    step = ["step", "suite", "--out", str(files / "out"), "--metrics"]
-    assert cli.main([*step, f"{files}/msmarco,{files}/nfcorpus"]) == 0
-    printed = capsys.readouterr().out
+    metrics = f"{files}/msmarco,{files}/nfcorpus"
+    printed = qac("step", "suite", "--out", files / "out", "--metrics", metrics).out
     rows = [line.split("|") for line in printed.split("\n") if "|" in line]
     lines = {row[1].strip(): row[-2].strip() for row in rows}
     assert lines["MM"] == lines["MS MARCO"] == f"{100 * single.mean['ndcg@10']:.1f}"
     assert lines["QA4"] == lines["BEIR14"] == "–"
 
 
-def test_runs_and_judgements_that_do_not_fit_are_refused(files, capsys):
+def test_runs_and_judgements_that_do_not_fit_are_refused(files: Path, qac: Qac) -> None:
     (files / "broken.trec").write_text("q0 Q0 d0 1 0.5 t\nq0 Q0 d0 2 0.4 t\n")
     (files / "other.tsv").write_text("a\tb\n")
     for run, qrels, said in (
         ("broken.trec", "test.tsv", "passage 'd0' was ranked"),
         ("good.trec", "other.tsv", "none of"),
     ):
-        assert evaluate(files, "--runs", f"{files}/{run}", "--qrels", f"{files}/{qrels}") == 2
-        assert said in capsys.readouterr().err
+        words = evaluate(files, "--runs", f"{files}/{run}", "--qrels", f"{files}/{qrels}")
+        assert said in qac.refused(*words)
 
 
 DOCUMENTS, EACH = 8, 5
@@ -149,13 +148,8 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def analyse(out: Path, *arguments: str) -> int:
-    return cli.main(["analyse", *arguments, "--out", str(out)])
-
-
-def test_queries_lead_back_to_their_passages(asked, tmp_path, capsys):
-    assert analyse(tmp_path / "out", *asked) == 0
-    printed = capsys.readouterr().out
+def test_queries_lead_back_to_their_passages(asked, tmp_path, qac: Qac) -> None:
+    printed = qac("analyse", *asked, "--out", tmp_path / "out").out
     found, _ = read(artifacts.load(tmp_path / "out"))
     means = {result.name: result.mean for result in found}
     assert {result.queries for result in found} == {DOCUMENTS * EACH}
@@ -167,9 +161,9 @@ def test_queries_lead_back_to_their_passages(asked, tmp_path, capsys):
     assert relatedness.QUERY in printed and "t-test" in printed
 
 
-def test_a_sheet_is_blind_and_votes_are_counted(asked, tmp_path, capsys):
+def test_a_sheet_is_blind_and_votes_are_counted(asked, tmp_path, qac: Qac) -> None:
     sheet = tmp_path / "out" / "sheet.csv"
-    assert analyse(tmp_path / "out", *asked, "--sheet", "--sheet_items", "6") == 0
+    qac("analyse", *asked, "--sheet", "--sheet_items", 6, "--out", tmp_path / "out")
     rows = table(sheet)
     assert len(rows) == 18 and set(rows[0]) == set(relatedness.SHEET)
     assert "nearby" not in sheet.read_text()
@@ -186,25 +180,25 @@ def test_a_sheet_is_blind_and_votes_are_counted(asked, tmp_path, capsys):
                 row["vote"] = "yes" if judge == 0 or (query and judge == 1) else "0"
                 writer.writerow(row)
     filled = ",".join(str(tmp_path / f"judge{judge}.csv") for judge in range(3))
-    counted = ["--sheets", filled, "--key", str(tmp_path / "out" / "key.csv")]
-    assert analyse(tmp_path / "votes", *counted) == 0
+    counted = ["--sheets", filled, "--key", tmp_path / "out" / "key.csv"]
+    printed = qac("analyse", *counted, "--out", tmp_path / "votes").out
     record = json.loads((tmp_path / "votes" / "metrics.json").read_text())
     rates = {name: mean["highly related"] for name, mean in record["mean"].items()}
     assert rates == {relatedness.QUERY: 1.0, relatedness.RANDOM: 0.0, relatedness.NEARBY: 0.0}
     # By hand: every item has two alike of three, P = 1/3; yes is 4/9 of the votes.
     chance = (4 / 9) ** 2 + (5 / 9) ** 2
     assert record["kappa"] == pytest.approx((1 / 3 - chance) / (1 - chance))
-    assert "kappa" in capsys.readouterr().out
+    assert "kappa" in printed
 
 
-def test_a_sheet_of_labels(asked, tmp_path, capsys):
+def test_a_sheet_of_labels(asked, tmp_path, qac: Qac) -> None:
     """A positive and a negative of each query, whatever the number of lines that it has."""
     sides = {"positives": ["d0-0"], "negatives": ["d1-1", "d2-2"]}
     lines = [{"_id": f"q{n}", "query": f"what is own0x0y{n % 4}", **sides} for n in (0, 0, 1)]
     with artifacts.create(tmp_path / "labels", kind="negatives", key="l", stage="test") as out:
         write_records(out, lines, "negatives")
-    labels = ["--pairs", str(tmp_path / "labels"), *asked[2:]]
-    assert analyse(tmp_path / "out", *labels, "--sheet") == 0
+    labels = ["--pairs", tmp_path / "labels", *asked[2:]]
+    qac("analyse", *labels, "--sheet", "--out", tmp_path / "out")
     rows, key = (table(tmp_path / "out" / name) for name in ("sheet.csv", "key.csv"))
     assert sorted(r["sort"] for r in key) == ["negatives", "negatives", "positives", "positives"]
     for row, (sort, name) in zip(rows, ((r["sort"], r["name"]) for r in key), strict=True):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from toy_process import Qac
 from toy_retrieval import sentence
 
 from qac_jax import artifacts, cli
@@ -71,13 +72,12 @@ def test_an_interrupted_run_goes_on_where_it_was(whole, corpus, tmp_path, monkey
     assert ran == [0, 1, 2, 2]
 
 
-def test_ids_that_repeat_over_shards(tmp_path, capsys):
+def test_ids_that_repeat_over_shards(tmp_path: Path, qac: Qac) -> None:
     path = tmp_path / "c.jsonl"
     lines = [{"_id": f"d{i % 20}", "text": f"The mill is number {i}."} for i in range(21)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     flags = ["--documents", path, "--shards", 4, "--workers", 1]
-    assert cli.main(["prepare", "--out", str(tmp_path / "A"), *map(str, flags)]) == 2
-    said = capsys.readouterr().err
+    said = qac.refused("prepare", "--out", tmp_path / "A", *flags)
     assert f"{path}:21: the id of document 'd0' was there before" in said and "--skip_bad" in said
     made = prepare(tmp_path / "B", *flags, "--skip_bad", 1)
     assert made.info["skipped"] == 1 and made.info["documents"] == 20
@@ -86,12 +86,11 @@ def test_ids_that_repeat_over_shards(tmp_path, capsys):
     assert "c.jsonl\t21\t" in (tmp_path / "B" / "skipped.tsv").read_text()
 
 
-def test_errors_of_workers_come_home(corpus, tmp_path, capsys):
+def test_errors_of_workers_come_home(corpus: Path, tmp_path: Path, qac: Qac) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(corpus.read_text() + "{broken\n")
     flags = ["--documents", path, "--shards", 2, "--workers", 2, "--cut", "none"]
-    assert cli.main(["prepare", "--out", str(tmp_path / "A"), *map(str, flags)]) == 2
-    assert f"{path}:121: " in capsys.readouterr().err
+    assert f"{path}:121: " in qac.refused("prepare", "--out", tmp_path / "A", *flags)
     path.write_text(corpus.read_text())
     assert prepare(tmp_path / "A", *flags).info["documents"] == 120, "mended, in the same folder"
 
@@ -125,7 +124,7 @@ QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.slow
-def test_a_mixed_folder_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mixed_folder_is_searched(tmp_path: Path, qac: Qac) -> None:
     folder = tmp_path / "own"
     files: dict[str, bytes] = {
         "docs/mills.md": b"# Tide mills\nA tide mill is driven by the sea.\n\n## Repair\nA cracked "
@@ -138,18 +137,14 @@ def test_a_mixed_folder_is_searched(tmp_path: Path, capsys: pytest.CaptureFixtur
     for name, content in files.items():
         (folder / name).write_bytes(content)
     made = f"prepare --format auto --documents {folder} --workers 1 --out {tmp_path}/p"
-    assert cli.main(made.split()) == 0
-    said = capsys.readouterr().err
+    said = qac(*made.split()).err
     assert "read as format folder" in said and "1 × other kind of file (photo.png)" in said
     assert "faq.csv: columns title=question, text=answer" in said
     passages = artifacts.load(tmp_path / "p", "passages")
     assert '"photo.png"' in (tmp_path / "p" / "skipped.jsonl").read_text()
     assert all(record["path"] for record in Records(passages))
-    assert cli.main(f"bm25 --passages {tmp_path}/p --out {tmp_path}/bm25".split()) == 0
-    search = f"search --index {tmp_path}/bm25 --k 1".split()
+    qac("bm25", "--passages", tmp_path / "p", "--out", tmp_path / "bm25")
     for question, path, known in QUESTIONS:
-        capsys.readouterr()
-        assert cli.main([*search, "--json", question]) == 0
-        (hit,) = json.loads(capsys.readouterr().out)
+        (hit,) = qac.json("search", "--index", tmp_path / "bm25", "--k", 1, question)
         assert hit["metadata"]["path"] == path
         assert known.items() <= hit["metadata"].items()

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toy_process import Qac
 
-from qac_jax import cli, hardware
+from qac_jax import hardware
 from qac_jax.errors import UserError
 from qac_jax.models.bert import BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
@@ -159,15 +160,13 @@ def test_pairs_of_a_teacher() -> None:
     assert plans["some"]["flops"] == 2 * costs.USUAL_PARAMETERS * tokens and not plans["fused"]
 
 
-def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, Any]]:
-    assert cli.main(["plan", *words, "--json"]) == 0
-    stages = json.loads(capsys.readouterr().out)["stages"]
-    return {one["stage"]: one["plan"] for one in stages}
+def command(qac: Qac, *words: str) -> dict[str, dict[str, Any]]:
+    return {one["stage"]: one["plan"] for one in qac.json("plan", *words)["stages"]}
 
 
 @pytest.mark.slow
-def test_hours_of_a_training_on_every_device(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = command(capsys, "msmarco_qac_cotmae")["encoder"]
+def test_hours_of_a_training_on_every_device(qac: Qac) -> None:
+    plan = command(qac, "msmarco_qac_cotmae")["encoder"]
     assert plan["mfu"] == costs.PACKED_MFU == 0.598  # the recipe leaves padding out
     for name, device in hardware.DEVICES.items():
         hours = plan["flops"] / (device.peak_flops * costs.MOST_MFU.get(name, 0.598)) / 3600
@@ -175,8 +174,8 @@ def test_hours_of_a_training_on_every_device(capsys: pytest.CaptureFixture[str])
     assert plan["hours"]["V100-32"] / 16 == pytest.approx(60, rel=0.02)  # the paper's
 
 
-def test_what_starts_from_a_model_has_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    plans = command(capsys, "own_corpus", "--data_dir=none", "--sizes=passages=5000", "--rounds=2")
+def test_what_starts_from_a_model_has_its_shape(qac: Qac) -> None:
+    plans = command(qac, "own_corpus", "--data_dir=none", "--sizes=passages=5000", "--rounds=2")
     assert plans["trained_1"]["parameters"] == 22_713_216  # MiniLM
     assert plans["vectors_2"] == plans["vectors_1"] == plans["vectors_start"]
     # 2 FLOPs a parameter of the layers and token: no word embeddings.

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 import toy_retrieval
+from toy_process import Qac
 from toy_stages import Doubled, Numbers, values
 
-from qac_jax import cli
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
@@ -170,18 +170,15 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     assert drawn and all(text in drawn for text in (">forum<", ">tales<", ">20.0<"))
 
 
-def test_some_systems_of_a_grid_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_some_systems_of_a_grid_are_named(tmp_path: Path, qac: Qac) -> None:
     toy_retrieval.write_collection(tmp_path)
     run = ["run", "claim_qac", f"--data_dir={tmp_path}", "--out=out", "--dry_run"]
-    assert cli.main([*run, "--systems", "none,queries-cotmae"]) == 0
-    assert "6 cells" in capsys.readouterr().out
+    assert "6 cells" in qac(*run, "--systems", "none,queries-cotmae").out
     # A parameter of the recipe beside it leaves the seed a choice of cells.
-    assert cli.main([*run, "--systems", "none", "--seed", "2", "--samples", "1"]) == 0
-    assert re.search(r"1 cells.*\n\nnone/seed_2 ", capsys.readouterr().out)
+    shown = qac(*run, "--systems", "none", "--seed", 2, "--samples", 1).out
+    assert re.search(r"1 cells.*\n\nnone/seed_2 ", shown)
     # A row that no stage will judge is refused before the first of them.
     given = ["--systems=none", "--seed=0", "--rounds=1", f"--out={tmp_path / 'out'}"]
-    assert cli.main(["run", "claim_qac", f"--data_dir={tmp_path}", *given]) == 2
-    assert "judges no run 'run_2', a row of the grid" in capsys.readouterr().err
+    said = qac.refused("run", "claim_qac", f"--data_dir={tmp_path}", *given)
+    assert "judges no run 'run_2', a row of the grid" in said
     assert not (tmp_path / "out").exists()

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import toy_live as toy
+from toy_process import Qac
 
-from qac_jax import artifacts, cli
+from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import read_run
@@ -323,15 +324,15 @@ def test_numbers_that_no_float_can_be_are_kept(tmp_path: Path) -> None:
     assert hit.metadata["n"] == 10**400
 
 
-def test_files_of_queries(tmp_path: Path) -> None:
+def test_files_of_queries(tmp_path: Path, qac: Qac) -> None:
     live = toy.live(tmp_path / "index", RECORDS)
     live.delete(["c"])
     queries = tmp_path / "queries.jsonl"
     queries.write_text('{"_id": "q1", "text": "bee"}\n')
-    words = ["search", "--index", str(live.folder), "--queries", str(queries), "--hybrid", "1"]
+    words = ["search", "--index", live.folder, "--queries", queries, "--hybrid", 1]
 
     def found(out: str) -> set[str]:
-        assert cli.main([*words, "--where", '{"lang": "en"}', "--out", str(tmp_path / out)]) == 0
+        qac(*words, "--where", '{"lang": "en"}', "--out", tmp_path / out)
         return set(read_run(artifacts.load(tmp_path / out, "run").path / "run.trec")["q1"].ids)
 
     assert found("some") == {"a"}
@@ -365,10 +366,6 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "notes"
 
 
-def qac(*words: object) -> int:
-    return cli.main([str(word) for word in words])
-
-
 def test_a_folder_is_cut_as_prepare_does(notes: Path) -> None:
     """So that a folder can be added to an index of own_corpus."""
     live = LiveIndex(notes.parent / "live")
@@ -382,82 +379,69 @@ def test_a_folder_is_cut_as_prepare_does(notes: Path) -> None:
     assert (hit.title, hit.metadata["path"]) == ("Lamps > Wick", "lamps.md")
 
 
-def test_a_folder_that_changes(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_changes(notes: Path, qac: Qac) -> None:
     live = notes.parent / "live"
-
-    def added(*words: object) -> tuple[dict[str, Any], str]:
-        assert qac("index", live, "--add", notes, "--json", *words) == 0
-        said = capsys.readouterr()
-        return json.loads(said.out), said.err
-
-    assert added()[0]["documents"] == {"new": 3}
+    words = ("index", live, "--add", notes)
+    assert qac.json(*words)["documents"] == {"new": 3}
     (notes / "lamps.md").write_text("# Lamps\n\n## Oil\n\nA lamp burns whale oil.\n")
     (notes / "bread.md").write_text("# Bread\n\nBread is baked.\n")
     (notes / "old" / "mills.md").unlink()
-    done, _ = added()
+    done = qac.json(*words)
     assert done["documents"] == {"new": 1, "changed": 1, "unchanged": 1, "gone": 1}
     assert (done["added"], done["deleted"], done["passages"]) == (2, 1, 5)
     texts = {text for _, text, _ in content(live)}
     assert "A lamp burns whale oil." in texts and "It rises in a wick." not in texts
     assert "A tide mill is driven by the sea." in texts
-    assert qac("index", live, "--add", notes) == 0
-    said = capsys.readouterr().err
+    said = qac(*words).err
     assert "index: 3 unchanged: bread.md, faq.csv, lamps.md" in said
     assert "index: 1 gone (they stay; --prune deletes them): old/mills.md" in said
-    done, _ = added("--prune")
+    done = qac.json(*words, "--prune")
     assert (done["deleted"], done["passages"]) == (1, 4)
-    assert qac("index", live, "--delete", "lamps.md#0", "--prune") == 2
+    qac.refused("index", live, "--delete", "lamps.md#0", "--prune")
 
 
-def test_what_a_folder_does_not_replace(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_folder_does_not_replace(notes: Path, qac: Qac) -> None:
     """Files of the same name in two folders; other passages of the same id."""
     live, other, lines = notes.parent / "live", notes.parent / "other", notes.parent / "c.jsonl"
     shutil.copytree(notes, other)
-    assert qac("index", live, "--add", notes, other) == 2
-    assert "faq.csv is in two of the folders" in capsys.readouterr().err
-    for words, code in (("one", 0), ("one", 0), ("two", 2)):
+    said = qac.refused("index", live, "--add", notes, other)
+    assert "faq.csv is in two of the folders" in said
+    for words, add in (("one", qac), ("one", qac), ("two", qac.refused)):
         lines.write_text(json.dumps({"_id": "a", "text": words}))
-        assert qac("index", live, "--add", lines) == code
-    assert "the id 'a' is in" in capsys.readouterr().err
-    assert qac("index", live, "--replace", lines) == 0 and "added 1" in capsys.readouterr().out
+        said = add("index", live, "--add", lines)
+    assert "the id 'a' is in" in said
+    assert "added 1" in qac("index", live, "--replace", lines).out
 
 
 def test_questions_of_a_prompt_or_a_pipe(
-    notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    notes: Path, qac: Qac, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live, asked = notes.parent / "live", ["who makes honey?", "lamp oil", ""]
     convert.add_documents(LiveIndex(live), str(notes), convert.Changes())
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(asked)))
-    assert qac("search", "--index", live, "--k", 1) == 0
-    piped = capsys.readouterr().out
+    piped = qac("search", "--index", live, "--k", 1).out
     assert "faq.csv" in piped and "Lamps > Oil" in piped
     assert "  cosine 0." in piped and "  BM25 " in piped
-    assert qac("search", "--index", live) == 2  # at the end of the pipe
-    assert "search needs a question" in capsys.readouterr().err
+    # At the end of the pipe.
+    assert "search needs a question" in qac.refused("search", "--index", live)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     lines = iter(asked)
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
-    assert qac("search", "--index", live, "--k", 1) == 0
-    assert capsys.readouterr().out == piped
+    assert qac("search", "--index", live, "--k", 1).out == piped
 
 
-def test_hits_below_a_score(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hits_below_a_score(notes: Path, qac: Qac) -> None:
     live = notes.parent / "live"
     convert.add_documents(LiveIndex(live), str(notes), convert.Changes())
-    assert qac("search", "--index", live, "--json", "who makes honey?") == 0
-    hits = json.loads(capsys.readouterr().out)
+    words = ["search", "--index", live, "who makes honey?"]
+    hits = qac.json(*words)
     cosines = sorted((hit["scores"]["dense"] for hit in hits), reverse=True)
-    words = ["search", "--index", live, "--json", "who makes honey?", "--min_score"]
-    assert qac(*words, cosines[1]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 2
-    assert qac(*words, 1.01) == 0
-    said = capsys.readouterr()
+    assert len(qac.json(*words, "--min_score", cosines[1])) == 2
+    said = qac(*words, "--json", "--min_score", 1.01)
     assert json.loads(said.out) == [] and f"the best score is {cosines[0]:.4g}" in said.err
 
 
-def test_a_question_that_nothing_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_question_that_nothing_answers(tmp_path: Path, qac: Qac) -> None:
     live = LiveIndex(convert.create(tmp_path / "live", place="shipped:minilm").folder)
     live.add(["A lamp burns oil, which rises in its wick.", "Bees make honey of nectar."])
     known, foreign = live.search(["how does a lamp work?", "who won the cup final of 1998?"])
@@ -465,22 +449,20 @@ def test_a_question_that_nothing_answers(
     assert known.likely > 0.5 > snapshot.UNLIKELY > foreign.likely
     assert live.search(["who won?"], hybrid=0)[0].likely is None
     for question, said in {"how does a lamp work?": False, "who won the cup final?": True}.items():
-        assert qac("search", "--index", live.folder, question) == 0
-        assert ("nothing in this index seems to answer" in capsys.readouterr().err) == said
+        doubt = qac("search", "--index", live.folder, question).err
+        assert ("nothing in this index seems to answer" in doubt) == said
 
 
-def test_a_refused_index_leaves_no_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_index_leaves_no_folder(tmp_path: Path, qac: Qac) -> None:
     (tmp_path / "bad.jsonl").write_text('{"_id": "a"}')
     new = tmp_path / "out" / "live"
     for source in ("nowhere", "bad.jsonl"):
-        assert qac("index", new, "--add", tmp_path / source, "--encoder", "shipped:minilm") == 2
+        qac.refused("index", new, "--add", tmp_path / source, "--encoder", "shipped:minilm")
         assert not new.parent.exists()
-    assert qac("prepare", "--documents", tmp_path / "bad.jsonl", "--out", new) == 2
+    qac.refused("prepare", "--documents", tmp_path / "bad.jsonl", "--out", new)
     assert not new.parent.exists()
     new.parent.mkdir()
-    assert qac("prepare", "--documents", tmp_path / "bad.jsonl", "--out", new) == 2
+    qac.refused("prepare", "--documents", tmp_path / "bad.jsonl", "--out", new)
     assert new.parent.exists() and not new.exists()
 
 

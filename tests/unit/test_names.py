@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import huggingface_hub
 import pytest
 import toy_hub
+from toy_process import Qac
 
 from qac_jax import artifacts, cli
 from qac_jax.errors import UserError
@@ -108,19 +109,18 @@ def test_a_tokenizer_needs_no_weights(hub: Hub) -> None:
         inputs.resolved(verb.make(passages="x", tokenizer="no/such"))
 
 
-def test_a_result_knows_its_commit(hub: Hub, tmp_path: Path, capsys: Any) -> None:
+def test_a_result_knows_its_commit(hub: Hub, tmp_path: Path, qac: Qac) -> None:
     (tmp_path / "p.jsonl").write_text('{"_id": "1", "text": "Bees make honey."}\n')
     command = ["embed", "--encoder", "tiny/encoder", "--pooling", "mean", "--passages", "p.jsonl"]
-    assert cli.main([*command, "--out", "out"]) == 0, capsys.readouterr().err
+    qac(*command, "--out", "out")
     made = artifacts.load("out")
     assert made.inputs["encoder"] == f"hf:tiny/encoder@{hub.new}"
     assert made.fields["encoder"] == made.info["encoder"]["path"] == f"tiny/encoder@{hub.new}"
     # An index of it finds its encoder by that name too.
-    assert cli.main(["index", "--vectors", "out", "--method", "exact", "--out", "index"]) == 0
+    qac("index", "--vectors", "out", "--method", "exact", "--out", "index")
     assert place_of_encoder(artifacts.load("index")) == str(hub.snapshot(hub.new))
     # The branch moves: the folder is not taken for a result of the other commit.
     toy_hub.point(hub.cache, "tiny/encoder", hub.old, ("main",))
     names.forget()
-    assert cli.main([*command, "--out", "out"]) == 2
-    assert "other settings" in capsys.readouterr().err
-    assert cli.main([*command, "--encoder", f"tiny/encoder@{hub.new}", "--out", "out"]) == 0
+    assert "other settings" in qac.refused(*command, "--out", "out")
+    qac(*command, "--encoder", f"tiny/encoder@{hub.new}", "--out", "out")

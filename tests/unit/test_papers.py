@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy_process import Qac
 from toy_recipes import grid_of, placed, stages
 
 from qac_jax import cli, fields, recipes
@@ -63,17 +64,14 @@ def test_its_hours_are_of_every_model(row: papers.Shown, monkeypatch: pytest.Mon
         assert known >= {n for n in models if not getattr(one[n], "bm25", "")}
 
 
-def test_they_are_printed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_printed(qac: Qac, monkeypatch: pytest.MonkeyPatch) -> None:
     one = "qac run augtriever_row --encoder data:contriever"
     cheap = papers.Shown(papers.PAIR, ("table 9",), "a row", one, "wikipedia=1e9,beir=0")
     sample = papers.Shown(papers.PAIR, ("table 8",), "some", "qac analyse --sheet True")
     monkeypatch.setattr(papers, "ROWS", [cheap, sample])
-    assert cli.main(["recipes", "--paper"]) == 0
+    said = qac("recipes", "--paper").out
     tokens = 1e9 * costs.DOCUMENT_TOKENS["dpr"]
     hours = 2 * costs.USUAL_PARAMETERS * tokens / (989e12 * costs.ENCODER_MFU) / 3600
-    said = capsys.readouterr().out
     assert f"{one}\n    one H100 {hours:,.0f} hours, eight {hours / 8:,.0f} (" in said
     assert "qac analyse --sheet True\n    of a sample: minutes" in said
 

@@ -1,7 +1,6 @@
 """Every recipe and grid builds; what would stop a stage is said before the first one runs."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,8 +8,9 @@ import pytest
 import toy_recipes
 import toy_retrieval as toy
 import toy_stages
+from toy_process import Qac
 
-from qac_jax import cli, recipes
+from qac_jax import recipes
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface
 from qac_jax.pipeline import readiness, recipe
@@ -40,13 +40,11 @@ def test_the_cells_of_a_grid_share_stages() -> None:
         assert len(places) < sum(len(cell.places) for cell in found), name
 
 
-def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["recipes", "--json"]) == 0
-    listed = {found["name"]: found for found in json.loads(capsys.readouterr().out)}
+def test_recipes_are_listed(qac: Qac) -> None:
+    listed = {found["name"]: found for found in qac.json("recipes")}
     assert listed.keys() == recipes.headers().keys()
     assert listed["claim_qac"]["grid"] and not listed["msmarco_qac_cotmae"]["grid"]
-    assert cli.main(["recipes", "demo"]) == 0
-    assert "launch/demo.sh" in capsys.readouterr().out
+    assert "launch/demo.sh" in qac("recipes", "demo").out
     with pytest.raises(UserError, match="did you mean 'own_corpus'"):
         recipes.header("own_corpse")
 
@@ -177,6 +175,6 @@ def test_stages_take_what_others_make() -> None:
         assert recipe.ordered(Recipe(stages={**stages, "many": Many.make(**given)}))
 
 
-def test_a_verb_says_it_in_its_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bm25", "--passages", "/nowhere/at/all", "--dry_run"]) == 0
-    assert "it would not start: inputs that are not there: 1" in capsys.readouterr().out
+def test_a_verb_says_it_in_its_dry_run(qac: Qac) -> None:
+    shown = qac("bm25", "--passages", "/nowhere/at/all", "--dry_run").out
+    assert "it would not start: inputs that are not there: 1" in shown

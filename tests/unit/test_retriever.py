@@ -1,7 +1,6 @@
 """The Python face: its documented example, what it takes, what it keeps, what it says."""
 
 import doctest
-import json
 import shutil
 import subprocess
 import sys
@@ -11,9 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from toy_process import Qac
 from toy_retrieval import indexed, save_encoder, write_collection
 
-from qac_jax import Retriever, artifacts, cli, retriever
+from qac_jax import Retriever, artifacts, retriever
 from qac_jax.errors import UserError
 from qac_jax.live.index import LiveIndex
 from qac_jax.retrieval.corpus import Hit
@@ -124,10 +124,6 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout == "module 'qac_jax' has no attribute 'Retreiver'\n"
 
 
-def qac(*words: object) -> int:
-    return cli.main([str(word) for word in words])
-
-
 def ids(hits: list[Any]) -> list[str]:
     return [hit.id for hit in hits]
 
@@ -155,48 +151,46 @@ def test_an_index_that_lives(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line(folder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_the_command_line(folder: Path, tmp_path: Path, qac: Qac) -> None:
     corpus = write_collection(tmp_path / "data") / "corpus.jsonl"
     lines = corpus.read_text().splitlines()
     first, more = tmp_path / "first.jsonl", tmp_path / "more.jsonl"
     first.write_text("\n".join(lines[:30]) + "\n")
     more.write_text("\n".join(lines[28:]) + "\n")
     live = tmp_path / "live"
-    assert qac("index", live, "--add", tmp_path / "no") == 2 and not live.exists()
-    assert "no does not exist" in capsys.readouterr().err
-    assert qac("index", live, "--add", first, "--encoder", folder, "--weight", 0.4) == 0
-    assert "added 30, deleted 0, passages 30, rows 30" in capsys.readouterr().out
-    assert qac("index", live, "--replace", more, "--delete", "p0", "p1", "--json") == 0
-    done = json.loads(capsys.readouterr().out)
+    assert "no does not exist" in qac.refused("index", live, "--add", tmp_path / "no")
+    assert not live.exists()
+    made = qac("index", live, "--add", first, "--encoder", folder, "--weight", 0.4)
+    assert "added 30, deleted 0, passages 30, rows 30" in made.out
+    done = qac.json("index", live, "--replace", more, "--delete", "p0", "p1")
     assert (done["passages"], done["added"], done["deleted"]) == (38, 10, 2)
     assert done["documents"] == {"new": 10, "unchanged": 2}
     (tmp_path / "ids.txt").write_text("p2\np3\n")
-    assert qac("index", live, "--delete", f"@{tmp_path / 'ids.txt'}") == 0
-    assert qac("index", live, "--compact") == 0
-    assert "rows before 40, passages 36, rows 36" in capsys.readouterr().out
+    qac("index", live, "--delete", f"@{tmp_path / 'ids.txt'}")
+    compacted = qac("index", live, "--compact").out
+    assert "rows before 40, passages 36, rows 36" in compacted
     assert LiveIndex(live).settings.fusion.weight == 0.4
     artifacts.load(live).verify()
 
 
 @pytest.mark.slow
 def test_a_living_index_of_another_artefact(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, qac: Qac, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     road = indexed(tmp_path / "road")
     words = ["--passages", road / "passages", "--preset", "questions"]  # as living indexes do
-    assert qac("bm25", *words, "--out", road / "words") == 0
+    qac("bm25", *words, "--out", road / "words")
     hybrid = ["--index", road / "index", "--bm25", road / "words", "--weight", 0.2]
-    assert qac("step", "hybrid", *hybrid, "--out", road / "hybrid") == 0
+    qac("step", "hybrid", *hybrid, "--out", road / "hybrid")
     known = Retriever.load(road / "hybrid").search("copper lamp river", k=5)
     for kind in ("vectors", "index", "hybrid", "passages"):
         encoder = ["--encoder", road / "encoder"] if kind == "passages" else []
-        assert qac("index", tmp_path / kind, "--add", road / kind, *encoder, "--weight", 0.2) == 0
+        qac("index", tmp_path / kind, "--add", road / kind, *encoder, "--weight", 0.2)
         (hits,) = LiveIndex(tmp_path / kind).search(["copper lamp river"], 5)
         assert ids(hits) == ids(known)
         np.testing.assert_allclose([h.score for h in hits], [h.score for h in known], atol=1e-5)
-    capsys.readouterr()
-    assert qac("index", road / "hybrid", "--delete", "p1") == 2
-    assert "is of kind 'hybrid', which does not change" in capsys.readouterr().err
+    said = qac.refused("index", road / "hybrid", "--delete", "p1")
+    assert "is of kind 'hybrid', which does not change" in said
     served = app._opened(Serving(index=str(road / "hybrid")))  # a copy
     assert served.folder != road / "hybrid"
     monkeypatch.setenv("QAC_SERVE_TOKEN", "x" * 40)

@@ -11,8 +11,9 @@ import huggingface_hub
 import numpy as np
 import pytest
 import toy_live as toy
+from toy_process import Qac
 
-from qac_jax import artifacts, cli
+from qac_jax import artifacts
 from qac_jax.artifacts.reading import sealed
 from qac_jax.errors import UserError
 from qac_jax.live import convert
@@ -78,7 +79,7 @@ def manifest(folder: Path, name: str = "manifest", **changes: object) -> None:
         "DELETE FROM batches",
     ],
 )
-def test_what_was_changed_is_found(statement: str, folder: Path, capsys) -> None:
+def test_what_was_changed_is_found(statement: str, folder: Path, qac: Qac) -> None:
     """A bit of a vector, and what SQL may change."""
     sql(folder, *filter(None, [statement]))
     if not statement:
@@ -86,8 +87,7 @@ def test_what_was_changed_is_found(statement: str, folder: Path, capsys) -> None
         raw = bytearray(file.read_bytes())
         raw[5 * 4 * toy.WIDTH] ^= 1
         file.write_bytes(raw)
-    assert cli.main(["inspect", str(folder), "--verify"]) == 2
-    assert f"{folder} is damaged" in capsys.readouterr().err
+    assert f"{folder} is damaged" in qac.refused("inspect", folder, "--verify")
 
 
 def test_what_was_not_changed_is_whole_after_every_kind_of_change(folder: Path) -> None:
