@@ -79,9 +79,6 @@ def test_the_bill_of_materials_has_what_cyclonedx_requires() -> None:
         assert hashes == set(re.findall("sha256:([0-9a-f]{64})", rest))
 
 
-ROOT = Path(qac_jax.__file__).parent
-
-
 def test_the_front_door_is_light_and_quick() -> None:
     heavy = ("jax", "numpy", "tensorflow", "gin", "flax", "transformers")
     program = (
@@ -98,7 +95,7 @@ def test_the_front_door_is_light_and_quick() -> None:
 def test_stages_write_below_their_artefact_alone() -> None:
     """By the Writer `out`, never by the path of an option."""
     writes = ("write_text", "write_bytes", "mkdir", "copyfile", "copytree")
-    for path in (*ROOT.glob("stages/*.py"), *ROOT.glob("exporting/*.py")):
+    for path in (*PACKAGE.glob("stages/*.py"), *PACKAGE.glob("exporting/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)

@@ -20,7 +20,7 @@ from toy_kills import resealed
 from toy_process import bounded
 from toy_torch_files import pickled, tensor
 
-from qac_jax import Retriever, artifacts, cli
+from qac_jax import Retriever, artifacts
 from qac_jax.errors import DataError, UserError
 from qac_jax.formats.records import Records, write_records
 from qac_jax.hub import huggingface, names, parameters, shared_encoder, torch_files, weights
@@ -48,14 +48,6 @@ def changed(file: Path, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """What `qac` says when it refuses; one line."""
-    assert cli.main([*map(str, words)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("qac: ") == 1 and "Traceback" not in said
-    return said
-
-
 # Numbers that are not finite are no result.
 
 
@@ -67,11 +59,11 @@ def spoil(folder: Path, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_model_with_weights_that_are_not_finite_is_refused(value, copy, tmp_path, capsys):
+def test_a_model_with_weights_that_are_not_finite_is_refused(value, copy, tmp_path, qac):
     spoil(copy, value)
     (tmp_path / "c.jsonl").write_text('{"_id": "a", "text": "bees"}\n')
     words = ["embed", "--encoder", copy, "--passages", tmp_path / "c.jsonl"]
-    assert "not finite" in refused(capsys, *words, "--out", tmp_path / "out")
+    assert "not finite" in qac.refused(*words, "--out", tmp_path / "out")
     with pytest.raises(UserError, match="not finite"):
         Retriever.load(copy)
 
@@ -82,7 +74,7 @@ def test_parameters_that_are_not_finite_are_not_written(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_vectors_that_are_not_finite_are_refused(model, tmp_path, capsys, monkeypatch):
+def test_vectors_that_are_not_finite_are_refused(model, tmp_path, qac, monkeypatch):
     encoder = Encoder.load(model)
     monkeypatch.setattr(
         Encoder, "apply", lambda self, ids, *_: np.full((len(ids), self.width), np.inf)
@@ -93,7 +85,7 @@ def test_vectors_that_are_not_finite_are_refused(model, tmp_path, capsys, monkey
     array = np.ones((5, 4), np.float32)
     array[3, 2] = np.nan
     folder = toy.write_vectors(tmp_path / "vectors", array)
-    said = refused(capsys, "index", "--vectors", folder, "--out", tmp_path / "index")
+    said = qac.refused("index", "--vectors", folder, "--out", tmp_path / "index")
     assert "vector 3 is not finite" in said
     live = toy_live.live(tmp_path / "live")
     with pytest.raises(UserError, match="all finite"):
@@ -207,11 +199,11 @@ RATES = ("layer_norm_eps=1e999", "hidden_dropout=None", "initializer_range=-1e99
 
 
 @pytest.mark.parametrize("binding", [*SIZES, *RATES])
-def test_sizes_of_nonsense_in_gin_are_refused(binding, tmp_path, capsys):
+def test_sizes_of_nonsense_in_gin_are_refused(binding, tmp_path, qac):
     gin = ("--gin_file", "objectives/mlm.gin", "--gin_file", "models/bert_tiny.gin")
     bound = f"--gin.bert.BertConfig.{binding}"
-    assert cli.main(["pretrain", *gin, "--examples", str(tmp_path), bound, "--dry_run"]) == 2
-    assert f"BertConfig.{binding.split('=')[0]} = " in capsys.readouterr().err
+    said = qac.refused("pretrain", *gin, "--examples", tmp_path, bound, "--dry_run")
+    assert f"BertConfig.{binding.split('=')[0]} = " in said
 
 
 @pytest.mark.parametrize("name", ["T5Config", "T5EncoderConfig", "PointerConfig", "ElectraConfig"])
@@ -433,48 +425,47 @@ def test_patterns_of_known_tokenizers_are_taken_and_costly_ones_are_not() -> Non
         ("a", "prepare --format beir --documents a --out o"),
     ],
 )
-def test_a_pipe_is_not_waited_for(pipe, words, passages, monkeypatch, capsys):
+def test_a_pipe_is_not_waited_for(pipe, words, passages, monkeypatch, qac):
     monkeypatch.chdir(passages.parent)
     Path(pipe).parent.mkdir(exist_ok=True)
     os.mkfifo(pipe)
     if pipe in ("a/.unfinished.json", "a/.journal.jsonl"):  # a run's own: it is replaced
-        assert cli.main(words.split()) == 0
+        qac(*words.split())
     else:
-        refused(capsys, *words.split())
+        qac.refused(*words.split())
 
 
-def test_a_gin_file_that_includes_itself_is_refused(tmp_path, capsys):
+def test_a_gin_file_that_includes_itself_is_refused(tmp_path, qac):
     (tmp_path / "a.gin").write_text(f"include '{tmp_path}/a.gin'\n")
-    assert "includes itself" in refused(capsys, "plan", tmp_path / "a.gin")
+    assert "includes itself" in qac.refused("plan", tmp_path / "a.gin")
 
 
-def test_a_command_line_that_is_not_utf8_is_refused(capsys):
-    assert "not UTF-8 (byte 0xff)" in refused(capsys, "search", "--index", "a", "how \udcff is")
+def test_a_command_line_that_is_not_utf8_is_refused(qac):
+    assert "not UTF-8 (byte 0xff)" in qac.refused("search", "--index", "a", "how \udcff is")
 
 
-def test_a_working_folder_that_was_removed_is_said(tmp_path, monkeypatch, capsys):
+def test_a_working_folder_that_was_removed_is_said(tmp_path, monkeypatch, qac):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert "the working folder was removed" in refused(capsys, "recipes")
+    assert "the working folder was removed" in qac.refused("recipes")
     monkeypatch.chdir(tmp_path)
 
 
 def test_a_reader_that_has_gone_is_no_fault():
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-m", "qac_jax", "recipes"], stdout=write, stderr=subprocess.PIPE
-    )
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, b"")
+    for words in (["recipes"], ["--help"]):
+        read, write = os.pipe()
+        os.close(read)
+        command = [sys.executable, "-m", "qac_jax", *words]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_names_of_a_stranger_do_not_steer_the_terminal(passages, capsys):
+def test_names_of_a_stranger_do_not_steer_the_terminal(passages, qac):
     odd = "prepare\nall is well\x1b[31m"
     resealed(passages, stage=odd, inputs={odd: odd}, info={odd: odd})
-    assert cli.main(["inspect", str(passages)]) == 0
-    shown = capsys.readouterr().out
+    shown = qac("inspect", passages).out
     assert "\x1b" not in shown and "\nall is well" not in shown
 
 
