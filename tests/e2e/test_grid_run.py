@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import toy_retrieval as toy
+from toy_process import Qac
 
-from qac_jax import cli
 from qac_jax.pipeline import grid
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.recipe import Run
@@ -43,23 +43,21 @@ FILES = {
 
 
 def test_a_grid_from_files_to_its_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qac: Qac
 ) -> None:
     monkeypatch.setattr(grid, "_forget_compiled", lambda: None)
     toy.write_collection(tmp_path / "data", 40, 12)
     for name, text in FILES.items():
         (tmp_path / f"{name}.gin").write_text(text)
     given = [f"--gin_search_paths={tmp_path}", f"--data_dir={tmp_path / 'data'}"]
-    arguments = ["run", str(tmp_path / "grid.gin"), "--gin_modules=test_grid_run", *given]
-    assert cli.main([*arguments, "--dry_run", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+    arguments = ["run", tmp_path / "grid.gin", "--gin_modules=test_grid_run", *given]
+    plan = qac.json(*arguments, "--dry_run")
     assert [len(row["new"]) for row in plan["cells"]] == [4, 3, 3]
     assert plan["first_cell"][0]["verb"] == "prepare"
     assert not any(stage["missing"] for stage in plan["first_cell"])  # --data_dir is known
 
     out = tmp_path / "out"
-    assert cli.main([*arguments, f"--out={out}"]) == 0
-    shown = capsys.readouterr()
+    shown = qac(*arguments, f"--out={out}")
     assert "| without " in shown.out and "cell 3/3" in shown.err
     summary = json.loads((out / "summary.json").read_text())
     assert [row["system"] for row in summary["rows"]] == ["with", "without", "hard"]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import toy_retrieval
+from toy_process import Qac
 
-from qac_jax import artifacts, cli
+from qac_jax import artifacts
 from qac_jax.artifacts import Artifact
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
@@ -97,10 +98,10 @@ def test_an_interrupted_labelling_goes_on(road: Road, monkeypatch) -> None:
     assert cut.info["counts"] == whole.info["counts"]
 
 
-def test_a_question_on_the_screen_in_the_new_order(road: Road, capsys) -> None:
-    ask = ["search", "--index", str(road.folder / "bm25"), "--k", "3", "--json", "river stone"]
-    assert cli.main([*ask, "--reranker", str(road.folder / "model")]) == 0
-    scores = [hit["score"] for hit in json.loads(capsys.readouterr().out)]
+def test_a_question_on_the_screen_in_the_new_order(road: Road, qac: Qac) -> None:
+    ask = ["search", "--index", road.folder / "bm25", "--k", 3, "river stone"]
+    hits = qac.json(*ask, "--reranker", road.folder / "model")
+    scores = [hit["score"] for hit in hits]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
 
 

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 import pytest
 import toy_examples
-from toy_process import devices
+from toy_process import Qac, devices
 
-from qac_jax import artifacts, cli
+from qac_jax import artifacts
 from qac_jax.hub import huggingface, parameters
 from qac_jax.models import bert
 from qac_jax.objectives import mlm
@@ -43,10 +43,9 @@ def trained(examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def launch(examples: Path, out: Path, *flags: object, count: int = 2, **variables: object) -> Any:
     environment = devices(count, **{name: str(value) for name, value in variables.items()})
-    command = ["pretrain", "--gin_file", GIN, "--examples", examples, "--out", out]
-    command += ["--log_every", 1, "--save_every", 2, *flags]
+    words = command(examples, out, "--log_every", 1, "--save_every", 2, *flags)
     return subprocess.Popen(
-        [sys.executable, "-m", "qac_jax.cli", *map(str, command)],
+        [sys.executable, "-m", "qac_jax.cli", *map(str, words)],
         env=environment,
         text=True,
         stderr=subprocess.PIPE,
@@ -120,14 +119,13 @@ def test_two_processes_write_one_artefact(trained: Path, examples: Path, tmp_pat
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), x, y)
 
 
-def call(examples: Path, out: Path, *flags: object) -> int:
-    command = ["pretrain", "--gin_file", GIN, "--examples", examples, "--out", out, *flags]
-    return cli.main([str(word) for word in command])
+def command(examples: Path, out: Path, *flags: object) -> list[object]:
+    return ["pretrain", "--gin_file", GIN, "--examples", examples, "--out", out, *flags]
 
 
 @pytest.mark.slow
 def test_starts_from_an_artefact_and_from_a_folder(
-    trained: Path, examples: Path, tmp_path: Path, capsys: Any
+    trained: Path, examples: Path, tmp_path: Path, qac: Qac
 ) -> None:
     artifact = artifacts.load(trained)
     # Its own objective goes on with all parameters, heads too.
@@ -140,8 +138,8 @@ def test_starts_from_an_artefact_and_from_a_folder(
     # From a folder: its shape counts, not that of the gin file, and the head is new.
     still = ("--steps", 1, "--learning_rate", 1e-30, "--gin.optimizers.Optimizer.weight_decay=0.0")
     shape = ("--gin.bert.BertConfig.hidden_size=8",)
-    assert call(examples, tmp_path / "b", "--init", tmp_path / "hf", *still, *shape) == 0
-    assert "5 parameter arrays are initialised: mlm_head/" in capsys.readouterr().err
+    words = command(examples, tmp_path / "b", "--init", tmp_path / "hf", *still, *shape)
+    assert "5 parameter arrays are initialised: mlm_head/" in qac(*words).err
     again, variables_again = huggingface.load(tmp_path / "b")  # an artefact is as good as a folder
     assert again == module
     jax.tree.map(np.testing.assert_array_equal, variables_again, variables)
@@ -162,7 +160,7 @@ def test_seqio_continues_what_the_loader_began(
     assert artifacts.load(out).identity == artifacts.load(trained).identity
 
 
-def test_mistakes_get_one_sentence(examples: Path, tmp_path: Path, capsys: Any) -> None:
+def test_mistakes_get_one_sentence(examples: Path, tmp_path: Path, qac: Qac) -> None:
     for flags, message in {
         "": "set by nothing; give one of --steps",
         "--epochs 0.01": "0 examples are fewer than one batch of 16",
@@ -171,5 +169,4 @@ def test_mistakes_get_one_sentence(examples: Path, tmp_path: Path, capsys: Any) 
         "--steps 1 --microbatch -1": "microbatch = -1; expected at least 0",
         "--steps 1 --mesh 3,1,1": "mesh=3x1x1 does not fit 8 device",
     }.items():
-        assert call(examples, tmp_path / "out", *flags.split()) == 2
-        assert message in capsys.readouterr().err
+        assert message in qac.refused(*command(examples, tmp_path / "out", *flags.split()))

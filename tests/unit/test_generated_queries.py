@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import toy_retrieval
+from toy_process import Qac
 
-from qac_jax import cli
 from qac_jax.artifacts import load
 from qac_jax.data.examples import Examples
 from qac_jax.errors import DataError
@@ -116,7 +116,9 @@ def test_bad_lines_have_file_and_line(tmp_path: Path) -> None:
         assert f"{path}:2" in str(error.value)
 
 
-def test_questions_of_test_documents_are_not_learned_and_prompts_are_whole(tmp_path: Path) -> None:
+def test_questions_of_test_documents_are_not_learned_and_prompts_are_whole(
+    tmp_path: Path, qac: Qac
+) -> None:
     data = toy_retrieval.write_collection(tmp_path / "data", 8, 12, train=6)
     train, test = (
         set((data / "qrels" / f"{split}.tsv").read_text().split()[4::3])
@@ -124,13 +126,12 @@ def test_questions_of_test_documents_are_not_learned_and_prompts_are_whole(tmp_p
     )
     assert train & test and train - test
     for part, expected in (("held_out", test), ("train", train - test)):
-        arguments = ["step", "pairs", "--collections", str(data), "--part", part]
-        assert cli.main([*arguments, "--out", str(tmp_path / part)]) == 0
+        qac("step", "pairs", "--collections", data, "--part", part, "--out", tmp_path / part)
         records = Records(load(tmp_path / part, kind="pairs"))
         assert {r["_id"] for r in records} == {f"data/{passage}" for passage in expected}
     # Where a pair is too long, only its text is truncated.
-    arguments = ["tokenize", "--task", "seq2seq", "--pairs", str(tmp_path / "train")]
-    assert cli.main([*arguments, "--input_tokens", "12", "--out", str(tmp_path / "examples")]) == 0
+    words = ["tokenize", "--task", "seq2seq", "--pairs", tmp_path / "train"]
+    qac(*words, "--input_tokens", 12, "--out", tmp_path / "examples")
     stored = Examples(load(tmp_path / "examples", kind="examples"))
     inputs = [record["inputs"].tolist() for record in stored.read(np.arange(stored.count))]
     prefix = tokenizers.load().encode("text2query: ")

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_retrieval as toy
+from toy_process import Qac
 
-from qac_jax import Retriever, artifacts, cli
+from qac_jax import Retriever, artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation import metrics
 from qac_jax.exporting.export import ExportFaiss
@@ -84,13 +85,11 @@ def test_scores_do_not_depend_on_k_and_come_in_parts(road, tmp_path):
                 assert hit.scores[system] == pytest.approx(exact.get(hit.id, 0.0), abs=1e-5)
 
 
-def test_a_weight_chosen_on_judged_queries(road, tmp_path, capsys):
+def test_a_weight_chosen_on_judged_queries(road: Path, tmp_path: Path, qac: Qac) -> None:
     data = road / "toys"
-    words = ["fuse", "--index", road / "index", "--bm25", road / "bm25", "--queries",
-             data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv",
-             "--out", tmp_path / "out"]  # fmt: skip
-    assert cli.main([str(word) for word in words]) == 0
-    shown = capsys.readouterr().out
+    words = ["fuse", "--index", road / "index", "--bm25", road / "bm25", "--out", tmp_path / "out"]
+    asked = ["--queries", data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv"]
+    shown = qac(*words, *asked).out
     artifact = artifacts.load(tmp_path / "out")
     curve = artifact.info["choice"]["curve"]
     assert "chosen on 12 questions, MRR@10" in shown and len(curve) == 21

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import toy_live
 from toy_kills import Killed, at_operation
+from toy_process import Qac
 from toy_stages import Doubled, Numbers, Summed
 
 from qac_jax import artifacts, cli, fields
@@ -111,12 +112,12 @@ def test_a_published_file_is_not_written_over_one_of_someone_else(tmp_path) -> N
     assert (tmp_path / "total.json").read_text() == "mine"
 
 
-def test_a_living_index_is_not_in_what_is_added_to_it(tmp_path, capsys) -> None:
+def test_a_living_index_is_not_in_what_is_added_to_it(tmp_path, qac: Qac) -> None:
     live = toy_live.live(tmp_path / "docs" / "live", toy_live.records(3))
     (tmp_path / "docs" / "a.txt").write_text("bees")
     for source in ("docs", "docs/live", "docs/live/../live/"):
-        assert cli.main(["index", str(live.folder), "--add", str(tmp_path / source)]) == 2
-        assert "lie in one another" in capsys.readouterr().err
+        said = qac.refused("index", live.folder, "--add", tmp_path / source)
+        assert "lie in one another" in said
     assert len(live.refresh()) == 3
 
 
