@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -264,18 +263,3 @@ def test_encodings(tmp_path):
     found, _, notes = read(tmp_path, {"koi.html": koi, "russian.txt": russian.encode("cp1251")})
     assert found["koi.html"].text == russian.strip() and "koi.html" not in notes
     assert "guess" in notes["russian.txt"]
-
-
-def test_marks_that_never_end_are_read_in_a_moment(tmp_path):
-    """Forty thousand characters of them; what grew with the square took eight seconds or more."""
-    marks = {
-        "html": ("<x/", "<a ", "<!--", "</", "<p", "<div>", "<nav>", "<i><p>"),
-        "md": ("[", "`", "*a", "<a", "> ", "[a]("),
-        "csv": ('a,"b\n', '"'),
-        "json": ("[",),
-    }
-    for suffix, mark in [(suffix, mark) for suffix, kinds in marks.items() for mark in kinds]:
-        (tmp_path / f"a.{suffix}").write_text(mark * (40_000 // len(mark)))
-        begin = time.thread_time()
-        list(documents.read("folder", tmp_path / f"a.{suffix}"))
-        assert time.thread_time() - begin < 5, mark

@@ -49,16 +49,9 @@ def _page(path: Path, bad: BadLines) -> Any:
     return [list(cutter.records(found)) for found in documents.read("folder", path, bad=bad)]
 
 
-def _table(path: Path, bad: BadLines) -> Any:
-    return list(documents.read("folder", path.rename(path.with_suffix(".tsv")), bad=bad))
-
-
-def _rows(path: Path, bad: BadLines) -> Any:
-    return list(documents.read("folder", path.rename(path.with_suffix(".jsonl")), bad=bad))
-
-
-def _cut_table(path: Path, bad: BadLines) -> Any:
-    return _page(path.rename(path.with_suffix(".tsv")), bad)
+def _as(suffix: str, read: Reader) -> Reader:
+    """What reads a file that is called otherwise."""
+    return lambda path, bad: read(path.rename(path.with_suffix(suffix)), bad)
 
 
 def _docstring(path: Path, bad: BadLines) -> Any:
@@ -91,6 +84,7 @@ def _wikipedia(path: Path, bad: BadLines) -> Any:
     return list(documents.read("wikipedia", path, bad=bad))
 
 
+_table, _cut_table = _as(".tsv", _of("folder")), _as(".tsv", _page)
 _QUERIES, _HARD = _listed(queries.read_queries), _listed(training.read_hard_negatives)
 # Readers of a kind of file, its suffix and marks (divided by a character that is none of them).
 READERS: dict[str, tuple[tuple[Reader, ...], str, str]] = {
@@ -200,7 +194,7 @@ QUADRATIC: dict[str, tuple[Reader, Callable[[int], str]]] = {
     ),
     "columns": (_table, lambda n: "\t".join(map(str, range(n // 9))) + "\na" * (n // 50)),
     "keys": (
-        _rows,
+        _as(".jsonl", _of("folder")),
         lambda n: json.dumps(dict.fromkeys(range(n // 12), "a")) + '\n{"1":"b"}' * (n // 25),
     ),
     "columns of one name": (_table, lambda n: "a\t" * (n // 2) + "\nb"),
@@ -211,15 +205,25 @@ def _repeated(mark: str, length: int) -> str:
     return mark * (length // len(mark))
 
 
-_MARKS = dict.fromkeys(("<x/", "<a ", "<!--", "</", "<p"), _page)
-_MARKS |= dict.fromkeys(("<ref>", "<math>", "<nowiki>", "{{", "[["), _wikipedia)
-QUADRATIC |= {mark: (reader, partial(_repeated, mark)) for mark, reader in _MARKS.items()}
+# Marks that never end.
+_MARKS = (
+    ("html", _page, ("<x/", "<a ", "<!--", "</", "<p", "<div>", "<nav>", "<i><p>")),
+    ("md", _as(".md", _of("folder")), ("[", "`", "*a", "<a", "> ", "[a](")),
+    ("csv", _as(".csv", _of("folder")), ('a,"b\n', '"')),
+    ("json", _as(".json", _of("folder")), ("[",)),
+    ("wiki", _wikipedia, ("<ref>", "<math>", "<nowiki>", "{{", "[[", "[//a", "''a ")),
+)
+QUADRATIC |= {
+    f"{kind} {mark}": (reader, partial(_repeated, mark))
+    for kind, reader, marks in _MARKS
+    for mark in marks
+}
 
 
 @pytest.mark.parametrize("attack", QUADRATIC)
 def test_time_grows_with_the_length_alone(attack, tmp_path):
     reader, made = QUADRATIC[attack]
-    read(reader, tmp_path / "a.html", made(100_000).encode(), seconds=3)
+    read(reader, tmp_path / "a.html", made(120_000).encode(), seconds=3)
 
 
 def test_passages_do_not_look_for_millions_of_links():
