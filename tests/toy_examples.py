@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def passages(folder: Path, documents: int = 60) -> None:
             }
             record |= {"title": title if document % 3 else "", "anchors": anchors}
             found.append(record | {"position": position})
-    _write(folder / "passages", "passages", found)
+    written(folder / "passages", "passages", found)
 
 
 def contexts(folder: Path) -> None:
@@ -101,7 +101,7 @@ def contexts(folder: Path) -> None:
             for _ in range(rng.randint(0, 4))
         ]
         found.append({"_id": name, "contexts": given})
-    _write(folder / "contexts", "contexts", found)
+    written(folder / "contexts", "contexts", found)
 
 
 def of_strategies(folder: Path, names: Sequence[str]) -> artifacts.Artifact:
@@ -111,7 +111,7 @@ def of_strategies(folder: Path, names: Sequence[str]) -> artifacts.Artifact:
         {"_id": passage, "contexts": [{"text": words(rng, 3), "origin": name} for name in names]}
         for passage in passages_of(folder).ids()
     ]
-    given = _write(folder / "of_strategies", "contexts", found)
+    given = written(folder / "of_strategies", "contexts", found)
     return tokenized(folder, "augtriever", "strategies", contexts=given)
 
 
@@ -148,7 +148,7 @@ def groups(folder: Path) -> str:
         own = [rng.randrange(len(chosen)) for _ in queries]
         numbers = {"scores": scores, "lexical": lexical, "own": own}
         found.append({"_id": f"g{number}", "queries": queries, "passages": of, **numbers})
-    return _write(folder / "groups", "groups", found)
+    return written(folder / "groups", "groups", found)
 
 
 def tokenized(folder: Path, kind: str, name: str = "", **more: Any) -> artifacts.Artifact:
@@ -171,7 +171,8 @@ def tokenized(folder: Path, kind: str, name: str = "", **more: Any) -> artifacts
     return execute(stage, folder / f"examples_{name or kind}")
 
 
-def _write(folder: Path, kind: str, found: Sequence[Mapping[str, Any]]) -> str:
+def written(folder: Path, kind: str, found: Iterable[Mapping[str, Any]]) -> str:
+    """An artefact of these records."""
     with artifacts.create(folder, kind=kind) as writer:
         records.write_records(writer, found, kind)
     return str(folder)

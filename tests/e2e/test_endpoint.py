@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toy_examples
 import toy_process
 from toy_generation import save_generator
 
 from qac_jax import artifacts, cli
-from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.records import Records
 from qac_jax.inference import asking, endpoint
 from qac_jax.inference.generator import Generator, Request
 from qac_jax.models.decoding.settings import Decoding
@@ -126,9 +127,9 @@ def road(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(endpoint.USUAL_KEY, SECRET)
     texts = [f"Copper wire number {n} conducts heat." for n in range(PASSAGES)]
-    with artifacts.create(tmp_path / "p", kind="passages", key="k") as writer:
-        of = {"doc": "d", "position": 0, "title": ""}
-        write_records(writer, ({"_id": f"p{n}", **of, "text": t} for n, t in enumerate(texts)))
+    of = {"doc": "d", "position": 0, "title": ""}
+    passages = [{"_id": f"p{n}", **of, "text": text} for n, text in enumerate(texts)]
+    toy_examples.written(tmp_path / "p", "passages", passages)
     with serving(said) as server:
         yield Road(tmp_path, server, capsys)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toy_examples import written
 from toy_process import Qac
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.evaluation import relatedness, results
 from qac_jax.evaluation.results import read
-from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import ranked, read_run, write_run
 
 
@@ -70,9 +70,8 @@ def test_settings_reach_the_figures(files: Path, qac: Qac) -> None:
 
 def test_answers(files: Path, qac: Qac) -> None:
     texts = ["The river Nile", "Mars is a planet.", "Nothing here"]
-    with artifacts.create(files / "passages", kind="passages") as writer:
-        listed = [{"_id": f"d{i}", "title": "Venus", "text": t} for i, t in enumerate(texts)]
-        write_records(writer, listed)
+    listed = [{"_id": f"d{i}", "title": "Venus", "text": t} for i, t in enumerate(texts)]
+    written(files / "passages", "passages", listed)
     (files / "nq.jsonl").write_text(
         '{"question": "which planet?", "answer": ["mars"]}\n'
         '{"question": "which goddess?", "answer": ["Venus"]}\n'
@@ -137,10 +136,8 @@ def asked(tmp_path_factory) -> list[str]:
         passages.append(passage | {"text": " ".join(words)})
         query = {"text": f"what is own{d}x{p}y1", "origin": "text2query", "score": 0.0}
         contexts.append({"_id": f"d{d}-{p}", "contexts": [query]})
-    for kind, records in (("passages", passages), ("contexts", contexts)):
-        with artifacts.create(root / kind, kind=kind, key=kind, stage="test") as out:
-            write_records(out, records, kind)
-    return ["--pairs", str(root / "contexts"), "--passages", str(root / "passages")]
+    pairs = written(root / "contexts", "contexts", contexts)
+    return ["--pairs", pairs, "--passages", written(root / "passages", "passages", passages)]
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -195,9 +192,7 @@ def test_a_sheet_of_labels(asked, tmp_path, qac: Qac) -> None:
     """A positive and a negative of each query, whatever the number of lines that it has."""
     sides = {"positives": ["d0-0"], "negatives": ["d1-1", "d2-2"]}
     lines = [{"_id": f"q{n}", "query": f"what is own0x0y{n % 4}", **sides} for n in (0, 0, 1)]
-    with artifacts.create(tmp_path / "labels", kind="negatives", key="l", stage="test") as out:
-        write_records(out, lines, "negatives")
-    labels = ["--pairs", tmp_path / "labels", *asked[2:]]
+    labels = ["--pairs", written(tmp_path / "labels", "negatives", lines), *asked[2:]]
     qac("analyse", *labels, "--sheet", "--out", tmp_path / "out")
     rows, key = (table(tmp_path / "out" / name) for name in ("sheet.csv", "key.csv"))
     assert sorted(r["sort"] for r in key) == ["negatives", "negatives", "positives", "positives"]

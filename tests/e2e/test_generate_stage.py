@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toy_examples
 import toy_process
 import toy_retrieval as toy
 from toy_generation import save_generator
@@ -13,7 +14,7 @@ from toy_process import Qac
 from qac_jax import artifacts, cli
 from qac_jax.data.loader import Loader
 from qac_jax.errors import UserError
-from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.records import Records
 
 
 PASSAGES = 24
@@ -29,8 +30,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = f"Copper wire number {n} conducts heat. " * (1 + n % 3)
         records.append({"_id": f"p{n}", "doc": f"d{n}", "position": 0, "title": f"{n}"})
         records[n] |= {"text": text}
-    with artifacts.create(folder / "passages", kind="passages", key="k") as writer:
-        write_records(writer, records)
+    toy_examples.written(folder / "passages", "passages", records)
     save_generator(folder / "t5")
     assert cli.main([*map(str, words(folder)), "--out", str(folder / "whole")]) == 0
     return folder

@@ -64,7 +64,7 @@ def write_passages(place: Path, texts: list[str]) -> Any:
         {"_id": f"p{i}", "doc": f"p{i}", "position": 0, "title": "", "text": text}
         for i, text in enumerate(texts)
     ]
-    return toy_examples._write(place, "passages", records)
+    return toy_examples.written(place, "passages", records)
 
 
 def rows(batches: Iterator[dict[str, np.ndarray]], name: str) -> Iterator[list[int]]:
@@ -162,7 +162,7 @@ def test_t5_style_vocabularies(tmp_path: Path) -> None:
         {"_id": f"p{i}", "contexts": [{"text": text[::-1], "origin": "qgen", "score": None}]}
         for i, text in enumerate(texts)
     ]
-    contexts = toy_examples._write(tmp_path / "contexts", "contexts", asked)
+    contexts = toy_examples.written(tmp_path / "contexts", "contexts", asked)
     stage = Tokenize.make(
         passages=source,
         contexts=contexts,

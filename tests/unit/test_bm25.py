@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import toy_retrieval as toy
+from toy_examples import written
 
-from qac_jax import artifacts
-from qac_jax.formats.records import write_records
 from qac_jax.live.store import LiveSettings
 from qac_jax.pipeline import stage
 from qac_jax.retrieval.bm25 import Analyzer, Bm25
@@ -17,10 +17,10 @@ from qac_jax.stages import index as stages
 TEXTS = ["red fox runs", "the red red barn", "a fox and a fox and a barn", "nothing here"]
 
 
-def made(folder: Path, texts: list[str], name: str = "out", **settings: object) -> Bm25:
+def made(folder: Path, texts: list[str], name: str = "out", **settings: Any) -> Bm25:
     lines = [json.dumps({"_id": f"p{i}", "text": text}) for i, text in enumerate(texts)]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    built = stages.Bm25(passages=str(folder / "corpus.jsonl"), **settings)  # type: ignore[arg-type]
+    built = stages.Bm25(passages=str(folder / "corpus.jsonl"), **settings)
     return Bm25(stage.execute(built, folder / name))
 
 
@@ -71,18 +71,13 @@ def test_words_of_questions_rank_nothing(tmp_path):
 
 
 def test_expansion_finds_what_only_a_generated_query_says(tmp_path):
-    with artifacts.create(tmp_path / "passages", kind="passages") as out:
-        write_records(out, ({"_id": f"p{i}", "text": t} for i, t in enumerate(TEXTS)))
-    with artifacts.create(tmp_path / "contexts", kind="contexts") as out:
-        queries = [{"text": "zebra crossing"}, {"text": "wombat"}]
-        write_records(out, [{"_id": "p3", "contexts": queries}], "contexts")
+    texts = [{"_id": f"p{i}", "text": text} for i, text in enumerate(TEXTS)]
+    passages = written(tmp_path / "passages", "passages", texts)
+    queries = [{"text": "zebra crossing"}, {"text": "wombat"}]
+    expand = written(tmp_path / "contexts", "contexts", [{"_id": "p3", "contexts": queries}])
 
-    def expanded(name: str, **settings: object) -> Bm25:
-        built = stages.Bm25(
-            passages=str(tmp_path / "passages"),
-            expand=str(tmp_path / "contexts"),
-            **settings,  # type: ignore[arg-type]
-        )
+    def expanded(name: str, **settings: Any) -> Bm25:
+        built = stages.Bm25(passages=passages, expand=expand, **settings)
         return Bm25(stage.execute(built, tmp_path / name))
 
     assert expanded("all").find(["zebra", "wombat"], 1)[1].tolist() == [[3], [3]]

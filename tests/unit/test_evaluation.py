@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import toy_examples
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
@@ -25,7 +26,6 @@ from qac_jax.evaluation.benchmarks import (
 )
 from qac_jax.evaluation.significance import compare, holm, paired_t_test, randomization_test
 from qac_jax.formats.queries import Query, read_queries
-from qac_jax.formats.records import write_records
 from qac_jax.formats.runs import Ranking, ranked
 from qac_jax.report import suites
 
@@ -196,8 +196,8 @@ def test_entityquestions_average_over_relations(tmp_path):
     for relation, count in (("P17", 3), ("P36", 1)):
         rows = [{"question": f"{relation} {i}", "answers": ["Mars"]} for i in range(count)]
         (tmp_path / f"{relation}.test.json").write_text(json.dumps(rows))
-    with artifacts.create(tmp_path / "passages", kind="passages") as out:
-        write_records(out, [{"_id": name, "text": text} for name, text in PASSAGES.items()])
+    passages = [{"_id": name, "text": text} for name, text in PASSAGES.items()]
+    toy_examples.written(tmp_path / "passages", "passages", passages)
     judge = answers.by_answers(tmp_path, artifacts.load(tmp_path / "passages"), "text", ("hit@5",))
     first = [query.id for query in read_queries(tmp_path) if query.text.endswith("0")]
     means = {"hit@5": 2 / 4, "macro_hit@5": pytest.approx((1 / 3 + 1) / 2)}

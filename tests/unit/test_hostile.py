@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import toy_examples
 import toy_live
 import toy_retrieval as toy
 from hf_encoders import random_variables
@@ -22,7 +23,7 @@ from toy_torch_files import pickled, tensor
 
 from qac_jax import Retriever, artifacts
 from qac_jax.errors import DataError, UserError
-from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.records import Records
 from qac_jax.hub import huggingface, names, parameters, shared_encoder, torch_files, weights
 from qac_jax.inference.encoder import Encoder
 from qac_jax.live.index import LiveIndex
@@ -98,9 +99,8 @@ def test_vectors_that_are_not_finite_are_refused(model, tmp_path, qac, monkeypat
 
 @pytest.fixture
 def passages(tmp_path: Path) -> Path:
-    with artifacts.create(tmp_path / "passages", kind="passages") as writer:
-        write_records(writer, ({"_id": str(n), "text": "bees"} for n in range(3)))
-    return tmp_path / "passages"
+    found = [{"_id": str(n), "text": "bees"} for n in range(3)]
+    return Path(toy_examples.written(tmp_path / "passages", "passages", found))
 
 
 RECORDS: dict[str, Any] = {

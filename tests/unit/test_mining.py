@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [f"passage number {row} speaks of thing{row}" for row in range(COUNT)]
     texts[5] = "Passage  NUMBER 2 speaks of thing2"
     passages = [{"_id": f"p{i}", "text": t} for i, t in enumerate(texts)]
-    toy_examples._write(folder / "passages", "passages", passages)
+    toy_examples.written(folder / "passages", "passages", passages)
     queries = [{"_id": f"q{row}", "text": f"thing{row} speaks"} for row in range(4)]
     (folder / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
     (folder / "qrels.tsv").write_text("q0\tp0\nq1\tp1\nq2\tp2\n")
@@ -114,7 +114,7 @@ def test_what_is_mined_of_judged_queries(folder, tmp_path):
 
 def test_generated_queries(folder, tmp_path):
     contexts = [{"_id": "p3", "contexts": [{"text": "thing3"}, {"text": "speaks of 3"}]}]
-    given = toy_examples._write(tmp_path / "contexts", "contexts", contexts)
+    given = toy_examples.written(tmp_path / "contexts", "contexts", contexts)
     found = list(Records(mined(folder, tmp_path / "out", queries="", qrels="", contexts=given)))
     assert [record["_id"] for record in found] == ["p3#q0", "p3#q1"]
     assert all("p3" not in record["negatives"] for record in found)

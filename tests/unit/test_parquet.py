@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import toy_examples
 import toy_live
 
 from qac_jax import artifacts
@@ -14,7 +15,7 @@ from qac_jax.exporting.tables import ExportLance, ExportParquet
 from qac_jax.formats.files import open_bytes
 from qac_jax.formats.judgements import read_judgements
 from qac_jax.formats.queries import read_queries
-from qac_jax.formats.records import Records, write_records
+from qac_jax.formats.records import Records
 from qac_jax.formats.runs import read_run
 from qac_jax.pipeline import stage
 from qac_jax.retrieval import corpus
@@ -40,13 +41,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def passages(folder: Path, records: list[dict[str, Any]]) -> Path:
-    with artifacts.create(folder, kind="passages") as out:
-        write_records(out, records)
-    return folder
-
-
-def exported(given: Path, out: Path, form: str, content: str = "") -> Path:
+def exported(given: Path | str, out: Path, form: str, content: str = "") -> Path:
     cls = ExportLance if form == "lance" else ExportParquet
     made = stage.execute(cls.make(**{form: str(given)}, content=content), out)
     return Path(made.path) / f"table.{form}"
@@ -107,7 +102,7 @@ def test_passages_and_vectors_round_trip(form: str, tmp_path: Path) -> None:
     lance: Any = pytest.importorskip("lance") if form == "lance" else None
     kept = lance.dataset(table).schema if lance else parquet.read_schema(table)
     assert kept.field("vector").type == arrow.list_(arrow.float32(), toy_live.WIDTH)
-    some = passages(tmp_path / "some", records[:9])
+    some = toy_examples.written(tmp_path / "some", "passages", records[:9])
     assert lines(exported(some, tmp_path / "nine", form)) == records[:9]
     exported(some, tmp_path / "again", form)
     assert artifacts.load(tmp_path / "again").identity == artifacts.load(tmp_path / "nine").identity
@@ -149,7 +144,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="say by --content what it holds"):
         exported(tmp_path / "a.parquet", tmp_path / "one", "parquet")
     with pytest.raises(UserError, match="leave out --content"):
-        some = passages(tmp_path / "some", toy_live.records(3))
+        some = toy_examples.written(tmp_path / "some", "passages", toy_live.records(3))
         exported(some, tmp_path / "two", "parquet", "queries")
     half = written(tmp_path / "half.parquet", [{"query-id": "q", "corpus-id": "p", "score": 0.5}])
     with pytest.raises(DataError, match=r"the grade 0\.5 is not a whole number"):

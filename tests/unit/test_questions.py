@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_retrieval
 import toy_retrieval as toy
-from toy_examples import _write as written
+from toy_examples import written
 
 from qac_jax import artifacts
 from qac_jax.errors import UserError
-from qac_jax.formats import judgements, queries, records
+from qac_jax.formats import records
 from qac_jax.formats.judgements import by_query, read_judgements
 from qac_jax.formats.queries import read_queries
 from qac_jax.pipeline.stage import execute
@@ -61,8 +60,8 @@ def collect(made: Path, data: Path, *, contexts: bool = True, **options: Any) ->
 
 
 def asked(artifact: Any, split: str) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    texts = queries.read_queries(artifact.file(f"{split}_queries.jsonl"))
-    grades = judgements.by_query(judgements.read_judgements(artifact.file(f"{split}.tsv")))
+    texts = read_queries(artifact.file(f"{split}_queries.jsonl"))
+    grades = by_query(read_judgements(artifact.file(f"{split}.tsv")))
     return {query.id: query.text for query in texts}, grades
 
 
@@ -72,7 +71,7 @@ def test_strangers_are_told(made: Path, tmp_path: Path, capsys: Any) -> None:
     file.write_text(file.read_text() + "nobody\tp1\t1\nq0\tnowhere\t1\n")
     found = collect(made, data, contexts=False)
     texts, grades = asked(found, "test")
-    known = judgements.by_query(judgements.read_judgements(made / "data" / "qrels" / "test.tsv"))
+    known = by_query(read_judgements(made / "data" / "qrels" / "test.tsv"))
     assert grades == known and texts.keys() == known.keys()
     assert found.info["test"]["from"] == "qrels/test.tsv"
     assert "1 of 13 queries" in capsys.readouterr().err
@@ -278,7 +277,7 @@ def test_files_and_ids_answer_questions_of_ones_own(text: str, tmp_path: Path) -
     file = str(tmp_path / "mine.csv")
     made = execute(Ask(questions=file, passages=passages), tmp_path / "out")
     texts = {query.text: query.id for query in read_queries(made.path)}
-    qrels = judgements.by_query(judgements.read_judgements(made.path / "qrels" / "test.tsv"))
+    qrels = by_query(read_judgements(made.path / "qrels" / "test.tsv"))
     assert {text: set(qrels[name]) for text, name in texts.items()} == {
         "how to begin?": {"docs/setup.md#0", "docs/setup.md#1", "index.md#0"},
         "what is it, in short?": {"index.md#0"},
@@ -330,7 +329,7 @@ def test_questions_of_ones_own_are_the_test_and_train_nothing(leaky: Path, tmp_p
 
 def test_questions_are_judged_unjudged_or_of_the_test(tmp_path: Path) -> None:
     folders = [
-        toy_retrieval.write_collection(tmp_path / name, 10, queries, train=queries // 2 + 1)
+        toy.write_collection(tmp_path / name, 10, queries, train=queries // 2 + 1)
         for name, queries in (("first", 30), ("second", 20))
     ]
     joined = ",".join(map(str, folders))

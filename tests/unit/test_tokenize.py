@@ -85,7 +85,7 @@ def test_siblings_are_passages_of_the_same_document(folder: Path) -> None:
 def test_contexts_in_another_order_find_their_passages(folder: Path, tmp_path: Path) -> None:
     whole = list(records.Records(artifacts.load(folder / "contexts")))
     some = [r for r in reversed(whole) if not r["_id"].endswith("#1")]
-    toy_examples._write(tmp_path / "contexts", "contexts", some)
+    toy_examples.written(tmp_path / "contexts", "contexts", some)
     given = str(tmp_path / "contexts")
     found = made(folder, tmp_path / "made", task="passage_query", contexts=given)
     tokenizer = tokenizers.load(str(folder / "tokenizer"))
@@ -197,7 +197,7 @@ def test_negatives_and_scores_from_an_artefact(folder: Path, tmp_path: Path) -> 
     line: dict[str, Any] = {"_id": "x", "query": "storm mills"}
     line |= {"positives": names[:1], "positives_scores": [7.5]}
     line |= {"negatives": names[5:9], "negatives_scores": drawn}
-    source = toy_examples._write(tmp_path / "negatives", "negatives", [line])
+    source = toy_examples.written(tmp_path / "negatives", "negatives", [line])
     _, (record,) = judged(folder, tmp_path / "made", negatives=source, teacher=True)
     assert record["positives"] == [names[0]] and record["positives_scores"] == [7.5]
     scores = dict(zip(record["negatives"], record["negatives_scores"], strict=True))
@@ -212,7 +212,7 @@ def test_negatives_of_generated_queries(folder: Path, tmp_path: Path) -> None:
         {"_id": generated_id(name, 1), "negatives": [*others, name]},
         {"_id": generated_id(name, 99), "negatives": others},
     ]
-    source = toy_examples._write(tmp_path / "negatives", "negatives", lines)
+    source = toy_examples.written(tmp_path / "negatives", "negatives", lines)
     given_texts = {"contexts": str(folder / "contexts"), "negatives": source}
     artifact, (record,) = judged(folder, tmp_path / "made", **given_texts)
     assert record["positives"] == [name] and sorted(record["negatives"]) == sorted(others)
