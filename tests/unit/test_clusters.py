@@ -20,22 +20,26 @@ ROOT = Path(__file__).parents[2]
 SCRIPT, DEPLOY = ROOT / "launch" / "train_slurm.sh", ROOT / "deploy"
 
 
-def submit(folder: Path, code: int, *words: str, **variables: str) -> tuple[int, str, str]:
-    """The exit code, the command that ran, and the arguments that `scontrol` got."""
+def faked(folder: Path, **programs: str) -> dict[str, str]:
+    """The environment of a script of a clone in the folder, in which these programs come first."""
     (folder / "launch").mkdir(exist_ok=True)
     (folder / "launch" / "setup.sh").write_text(f"set -euo pipefail\nQAC_ROOT='{folder}'\n")
-    for name, body in (("srun", f'echo "$@" > {folder}/ran; exit {code}'), ("scontrol", "")):
-        (folder / name).write_text(f'#!/bin/sh\necho "$@" > {folder}/{name}.said\n{body}\n')
+    for name, body in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (folder / name).chmod(0o755)
-    environment = {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "SLURM_SUBMIT_DIR": str(folder),
-        "SLURM_JOB_ID": "7",
-        **variables,
-    }
-    done = subprocess.run(["bash", SCRIPT, *words], env=environment, check=False)
-    said = folder / "scontrol.said"
-    return done.returncode, (folder / "ran").read_text(), said.read_text() if said.exists() else ""
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(folder)}
+
+
+def submit(folder: Path, code: int, *words: str) -> tuple[int, str]:
+    """The exit code, and the arguments that `scontrol` got."""
+    ran, said = folder / "ran", folder / "said"
+    environment = faked(
+        folder, srun=f'echo "$@" > {ran}; exit {code}', scontrol=f'echo "$@" > {said}'
+    )
+    command = ["bash", str(SCRIPT), *words]
+    done = subprocess.run(command, env={**environment, "SLURM_JOB_ID": "7"}, check=False)
+    assert ran.read_text().endswith(f"qac {' '.join(words)}\n")
+    return done.returncode, said.read_text() if said.exists() else ""
 
 
 @pytest.mark.parametrize(
@@ -50,7 +54,7 @@ def test_only_what_can_go_on_is_queued_again(
     if unfinished:
         (stage / ".unfinished.json").touch()
     for out in (["--out", str(tmp_path / "out")], [f"--out={tmp_path / 'out'}"]):
-        assert submit(tmp_path, code, "run", "demo", *out)[::2] == (code, said)
+        assert submit(tmp_path, code, "run", "demo", *out) == (code, said)
 
 
 def test_launchers() -> None:
@@ -71,14 +75,12 @@ def test_launchers() -> None:
 
 def test_ray_is_started_on_all_nodes(tmp_path: Path) -> None:
     """By SLURM's script and the TPU's, with programs that say what they are called with."""
-    (tmp_path / "launch").mkdir()
-    (tmp_path / "launch" / "setup.sh").write_text(f"set -eu\nQAC_ROOT='{tmp_path}'\n")
-    programs = {"srun": 'echo "$@"', "scontrol": "printf 'a\\nb\\n'"}
-    programs["gcloud"] = 'case "$*" in *describe*) echo 10.0.0.1 4 ;; *) echo "$@" ;; esac'
-    for name, body in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    environment = faked(
+        tmp_path,
+        srun='echo "$@"',
+        scontrol="printf 'a\\nb\\n'",
+        gcloud='case "$*" in *describe*) echo 10.0.0.1 4 ;; *) echo "$@" ;; esac',
+    )
     environment |= {"SLURM_JOB_NODELIST": "a,b", "SLURM_JOB_NUM_NODES": "2"}
     environment |= {"TPU_NAME": "slice", "TPU_ZONE": "zone"}
 
