@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import toy_retrieval as toy
+from toy_process import Qac
 from toy_verdict import assert_true
 
-from qac_jax import Retriever, artifacts, cli
+from qac_jax import Retriever, artifacts
 from qac_jax.formats import records
 
 
@@ -42,10 +43,8 @@ def documents(folder: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("start", ["a retriever", "none"])
-def test_documents_alone_become_a_retriever(
-    start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The names that are left in OUT are fixed; what test_collect.py covers is not repeated."""
+def test_documents_alone_become_a_retriever(start: str, tmp_path: Path, qac: Qac) -> None:
+    """The names that are left in OUT are fixed; what test_questions.py covers is not repeated."""
     out, given = tmp_path / "out", [*TINY.split(), *documents(tmp_path)]
     own = start == "none"  # with questions of one's own
     if own:
@@ -53,9 +52,7 @@ def test_documents_alone_become_a_retriever(
         given += [*SCRATCH.split(), f"--questions={tmp_path / 'mine.tsv'}"]
     else:
         start = str(toy.save_encoder(tmp_path / "start", query_prompt="ask: "))
-    capsys.readouterr()
-    assert cli.main(["run", "own_corpus", f"--start={start}", *given, f"--out={out}"]) == 0
-    printed = capsys.readouterr().out
+    printed = qac("run", "own_corpus", f"--start={start}", *given, f"--out={out}").out
 
     summary = json.loads((out / "summary.json").read_text())
     rows = [row["system"] for row in summary["rows"]]
@@ -89,12 +86,12 @@ def test_documents_alone_become_a_retriever(
     if start != "none":
         assert max(best.encoder.limits.values()) == 48  # as the start's
     assert best.encoder.prompts["query"] == ("" if start == "none" else "ask: ")
-    assert cli.main(["search", "--index", str(out / "index"), "river stone", "--k=2"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) >= 2
+    found = qac("search", "--index", out / "index", "river stone", "--k=2").out
+    assert len(found.splitlines()) >= 2
     assert index["choice"]["questions"] == (4 if own else len(parts["validation"]))
     if own:
         assert not parts["test"] and summary["choice"]["questions"] == 4 + len(parts["validation"])
     # The folder may be moved, and the start be gone.
     moved = out.rename(tmp_path / "moved")
     shutil.rmtree(tmp_path / "start", ignore_errors=True)
-    assert cli.main(["search", "--index", str(moved / "index"), "river stone", "--k=2"]) == 0
+    qac("search", "--index", moved / "index", "river stone", "--k=2")
