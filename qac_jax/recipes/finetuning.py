@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qac_jax.errors import UserError
 from qac_jax.pipeline.inputs import Ref
 from qac_jax.pipeline.recipe import Run
 from qac_jax.stages.embed import Embed
@@ -174,6 +175,8 @@ def retrievers(
 ) -> tuple[Ref, Ref]:
     """Retrievers 1 and 2; `named`: what they are called, and what stands before the names of other
     stages."""
+    if how.rounds not in (1, 2):
+        raise UserError(f"rounds={how.rounds} is not a number of rounds; give 1 or 2")
     retriever, before = named
     first = how.train(run, f"{retriever}_1", task, triples, encoder)
     first = task.searched(run, f"{before}{{}}_1", first, index=how.index)

@@ -251,6 +251,7 @@ class Ask(Stage):
 
     VERB = "ask"
     KIND = "questions"
+    VERSION = 2
     EXAMPLE = "qac step ask --questions mine.tsv --passages out/passages --out out/asked"
 
     questions: Ref = input("two columns, question and answer, or JSON lines, or a folder", FILE)

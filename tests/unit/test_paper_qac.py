@@ -244,6 +244,8 @@ def test_roads_and_curves_of_the_claim() -> None:
     for share in (0.5, 2.0):
         with pytest.raises(UserError, match=f"read={share} is neither 1 nor at most 0.25"):
             toy_recipes.stages("claim_cell", read=share)
+    with pytest.raises(UserError, match="rounds=3 is not a number of rounds"):
+        toy_recipes.stages("claim_cell", rounds=3)
     with pytest.raises(UserError, match="objective=cotmae needs contexts"):
         toy_recipes.stages("claim_cell", contexts="mlm")
 
