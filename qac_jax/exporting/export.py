@@ -181,8 +181,7 @@ class ExportFaiss(Stage):
     EXAMPLE = "qac export --faiss out/index --out out/faiss"
 
     faiss: Ref = input(
-        "vectors of qac embed, or an exact index (of one with BM25 its vectors)",
-        *("vectors", "index", "hybrid"),
+        "vectors of qac embed, or an exact index, with BM25 or not", "vectors", "index", "hybrid"
     )
 
     def run(self, inputs: Inputs, out: Writer) -> None:
