@@ -1,4 +1,4 @@
-"""Plots by matplotlib as SVG: lines, bars, grouped columns and heat maps; None without it."""
+"""Plots by matplotlib as SVG: lines, bars and heat maps; None without it."""
 
 from __future__ import annotations
 
