@@ -59,20 +59,23 @@ def compared(
 ) -> dict[str, Any]:
     """Rates of the sides, which take turns, and the ratio of the first to the fastest peer.
 
-    `before`: calls of each turn that are not timed.
+    The first call of a side, which compiles, is a figure of its own. `before`: calls of each turn
+    that are not timed.
     """
     import jax
 
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for call in sides.values():
+    def timed(call: Callable[[], Any]) -> float:
+        began = time.perf_counter()
         call()
+        return time.perf_counter() - began
+
+    first = {f"{name}_first_call_seconds": timed(call) for name, call in sides.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repetitions):
         for name, call in sides.items():
             for _ in range(before):
                 call()
-            began = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - began)
+            seconds[name].append(timed(call))
     rates = {name: count / statistics.median(times) for name, times in seconds.items()}
     figures: dict[str, Any] = {f"{name}_{unit}_per_second": rate for name, rate in rates.items()}
     figures["unit"] = unit
@@ -83,7 +86,7 @@ def compared(
         figures["ratio"] = rates[ours] / rates[best]
         figures["ratio_range"] = f"{min(ratios):.2f} to {max(ratios):.2f}"
         figures["best_peer"] = best
-    return figures | {"device": jax.devices()[0].device_kind, "cores": cores()}
+    return figures | first | {"device": jax.devices()[0].device_kind, "cores": cores()}
 
 
 def passages(packages: str, count: int) -> list[str]:
