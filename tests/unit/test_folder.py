@@ -200,6 +200,18 @@ def test_columns_that_are_named(tmp_path):
         asked_columns("texts=a")
 
 
+def test_ids_of_rows_that_would_meet_are_made_different(tmp_path):
+    rows = "id,text\nNew York,a\nNew_York,b\nk~5,c\nk,d\nk,e\n"
+    found, _, _ = read(tmp_path, {"t.csv": rows})
+    assert [(name, one.text) for name, one in found.items()] == [
+        ("t.csv#New_York", "a"),
+        ("t.csv#New_York~2", "b"),
+        ("t.csv#k~5", "c"),
+        ("t.csv#k", "d"),
+        ("t.csv#k~5~5", "e"),
+    ]
+
+
 def test_malformed_rows_spoil_nothing_else(tmp_path):
     rows = ['a,"no end,x'] + [f"k{i},text number {i}" for i in range(30)] + ["1,2,3,4"]
     (tmp_path / "t.csv").write_text("id,text\n" + "\n".join(rows) + "\n")

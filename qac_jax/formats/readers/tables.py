@@ -65,13 +65,13 @@ def documents(source: Source, rows: Iterable[Row]) -> Iterator[Document]:
             source.skip("row without text", line=row.line)
             continue
         name = values.get("id") or str(number)
-        if name in known:
+        name = "".join("_" if letter.isspace() else letter for letter in name)
+        while name in known:
             name = f"{name}~{number}"  # an id that repeats is made one by its row
         known.add(name)
         rest = {k: v for k, v in row.values.items() if k not in used and v not in ("", None)}
         meta = {"url": values.get("url", ""), "row": number, "columns": rest}
-        fit = "".join("_" if letter.isspace() else letter for letter in name)
-        yield document(source, f"{source.id}#{fit}", title, [Section("", body)], meta)
+        yield document(source, f"{source.id}#{name}", title, [Section("", body)], meta)
     if not known:
         raise NotRead(_ROWLESS)
 
