@@ -212,6 +212,14 @@ def test_ids_of_rows_that_would_meet_are_made_different(tmp_path):
     ]
 
 
+def test_long_ids_are_cut_and_differ(tmp_path):
+    rows = "id,text\n" + "".join(f"{'x' * 600}{end},{end}\n" for end in "ab")
+    deep = "/".join(["d" * 60] * 12) + "/a.md"
+    found, _, _ = read(tmp_path, {"t.csv": rows, deep: "Deep."})
+    assert sorted(one.text for one in found.values()) == ["Deep.", "a", "b"]
+    assert max(map(len, found)) < 420  # of the 512 that a living index takes
+
+
 def test_malformed_rows_spoil_nothing_else(tmp_path):
     rows = ['a,"no end,x'] + [f"k{i},text number {i}" for i in range(30)] + ["1,2,3,4"]
     (tmp_path / "t.csv").write_text("id,text\n" + "\n".join(rows) + "\n")

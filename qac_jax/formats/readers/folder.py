@@ -22,6 +22,7 @@ from qac_jax.formats import registry
 from qac_jax.formats.bad_lines import BadLines, Note, Skipped
 from qac_jax.formats.documents import Document, DocumentFormat, Pieces, Section, Shard
 from qac_jax.formats.files import LONGEST_LINE, is_file, share_out
+from qac_jax.formats.identities import id_hash
 
 
 BINARY, EMPTY, WORDLESS = "binary file", "empty file", "no text in it"
@@ -31,6 +32,8 @@ ROLES = ("id", "title", "text", "url")
 # Between the parts of a title: document, chapter, section.
 _ARROW = " > "
 _LONGEST_TITLE = 300
+# Living indexes take 512 characters, with the numbers of passages.
+_LONGEST_ID = 400
 # A run file divides its columns by blanks.
 _UNFIT = re.compile(r"[\s%]")
 
@@ -167,6 +170,8 @@ def document(
     """A document with its file's path among what is known of it."""
     known = {key: value for key, value in meta.items() if value not in ("", None, {}, [])}
     name, title, parts, known = _sound([name, title, sections, {"path": source.path, **known}])
+    if len(name) > _LONGEST_ID:
+        name = f"{name[:_LONGEST_ID]}~{id_hash(name):016x}"
     return Document(name, title, tuple(Section(*part) for part in parts), meta=known)
 
 
