@@ -83,7 +83,7 @@ def record_of(passage: Passage, number: int) -> Record:
             encode({field: value})
         except (RecursionError, TypeError, ValueError) as error:
             raise UserError(
-                f"passage {number}: the field {shown(field)} is {str(value)[:80]}, which JSON has "
+                f"passage {number}: the field {shown(field)} is {shown(value)}, which JSON has "
                 "not; make it a text or a number, or leave the field out"
             ) from error
     raise UserError(

@@ -151,6 +151,9 @@ def test_writing_needs_a_token(tmp_path: Path, writers: None) -> None:
     assert str(tmp_path) not in again.text
     replaced = one(engine, "POST", "/add", json={**body, "replace": True}, headers=WRITER)
     assert replaced.json()["passages"] == 8
+    half = rb'{"passages": [{"text": "half of a pair: \ud800"}]}'
+    refused = one(engine, "POST", "/add", content=half, headers={**WRITER, **JSON})
+    assert refused.status_code == 422 and "the field 'text' is" in refused.text
     gone = one(engine, "POST", "/delete", json={"ids": ["x", "y"]}, headers=WRITER).json()
     assert (gone["deleted"], gone["missing"], gone["passages"]) == (1, ["y"], 7)
     # What others change in the folder is seen too.
