@@ -69,8 +69,6 @@ def _changed(options: argparse.Namespace) -> int:
         artifacts.load(place) if artifacts.peek(place) is not None else place
         for place in (*options.add, *options.replace)
     ]
-    if options.prune and not options.add:
-        raise UserError("--prune compares the index with its folders; give them: --add FOLDER …")
     new = artifacts.peek(options.folder) is None
     live = _opened(options, sources)
     done, known = convert.Changes(), False
@@ -85,6 +83,8 @@ def _changed(options: argparse.Namespace) -> int:
         if new and not len(live):  # its settings may be part of what was wrong
             artifacts.remove(options.folder)
         raise
+    if options.prune and not known:
+        raise UserError("--prune compares the index with its folders; give them: --add FOLDER …")
     done.deleted += len(live.delete(names)) if names else 0
     paths = live.snapshot.having("id, value", "path") if known else []
     gone = {name: path for name, path in paths if path not in done.documents}

@@ -397,7 +397,9 @@ def test_a_folder_that_changes(notes: Path, qac: Qac) -> None:
     assert "index: 1 gone (they stay; --prune deletes them): old/mills.md" in said
     done = qac.json(*words, "--prune")
     assert (done["deleted"], done["passages"]) == (1, 4)
-    qac.refused("index", live, "--delete", "lamps.md#0", "--prune")
+    for flag, given in (("--delete", "lamps.md#0"), ("--add", notes / "lamps.md")):
+        assert "with its folders" in qac.refused("index", live, flag, given, "--prune")
+    assert len(content(live)) == 4
 
 
 def test_what_a_folder_does_not_replace(notes: Path, qac: Qac) -> None:
