@@ -130,7 +130,7 @@ def _opened(options: argparse.Namespace, sources: Sequence[Artifact | str]) -> L
                 f"living index of it: qac index NEW_FOLDER --add {options.folder}"
             )
         if options.weight is not None:
-            raise UserError("--weight is for a new index; leave it out, or give it to a search")
+            raise UserError("--weight is for a new index; leave it out, and give searches --hybrid")
         return LiveIndex(options.folder, encoder=options.encoder)
     if not sources:
         raise UserError(f"there is no living index at {options.folder}; make one with --add DOCS")

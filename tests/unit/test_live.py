@@ -399,6 +399,7 @@ def test_a_folder_that_changes(notes: Path, qac: Qac) -> None:
     assert (done["deleted"], done["passages"]) == (1, 4)
     for flag, given in (("--delete", "lamps.md#0"), ("--add", notes / "lamps.md")):
         assert "with its folders" in qac.refused("index", live, flag, given, "--prune")
+    assert "give searches --hybrid" in qac.refused("index", live, "--add", notes, "--weight", 0.5)
     assert len(content(live)) == 4
 
 
