@@ -4,6 +4,7 @@ Layouts (TREC, BEIR, pairs, ORCAS clicks) differ in their columns, by which each
 """
 
 import csv
+import io
 import itertools
 import json
 import os
@@ -180,7 +181,8 @@ class Asked(NamedTuple):
 def read_asked(path: str | os.PathLike[str]) -> list[Asked]:
     """Questions and answers: JSON lines {"question", "answer"}, or two columns divided by tabs,
     commas or semicolons, below their names or without."""
-    lines = whole_text(os.fspath(path)).splitlines(keepends=True)
+    # Other characters that str.splitlines knows stand in texts that were copied from a page.
+    lines = list(io.StringIO(whole_text(os.fspath(path)), newline=None))
     head = next(filter(str.strip, lines), "")
     found = list(_asked_json(path) if head.startswith("{") else _asked_rows(path, lines, head))
     for one in found:

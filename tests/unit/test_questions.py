@@ -267,6 +267,8 @@ PAGES = [
         "how to begin?\tsetup.md\nwhat is it, in short?\tindex.md#0\nhow to begin?\tindex.md\n",
         'Answer,Question\nsetup.md,how to begin?\nindex.md#0,"what is\nit, in short?"\n'
         "index.md,how to begin?\n",
+        "how to\u2028begin?,setup.md\r\nhow to\x0cbegin?,index.md\r\n"
+        '"what is\x85it, in short?",index.md#0\r\n',
         '{"question": "how to begin?", "answer": ["setup.md", "index.md"]}\n'
         '{"question": "what is it, in short?", "answer": "index.md#0"}\n',
     ],
