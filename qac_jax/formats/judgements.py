@@ -197,7 +197,7 @@ def _asked_json(path: str | os.PathLike[str]) -> Iterator[Asked]:
     def parse(line: Line) -> list[Asked]:
         record = json_object(line.text)
         text, answers = string(record, *_QUESTION).strip(), record.get("answer")
-        answers = answers if isinstance(answers, list) else [answers]
+        answers = answers if isinstance(answers, list) and answers else [answers]
         return [Asked(text, str(a or "").strip(), line.place.line or 0) for a in answers]
 
     return itertools.chain.from_iterable(parsed(os.fspath(path), BadLines(), parse))

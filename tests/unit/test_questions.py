@@ -304,6 +304,7 @@ def test_answers_that_are_nowhere_are_refused(
         ("begin?\tpage.md\n", "2 files are called 'page.md'; give the path, such as 'b/page.md'"),
         ("what, who?,setup.md\n", "3 columns; expected a question and its answer"),
         ("begin?\tsetup.md\nwho?\t\n", "mine.tsv:2: a question or its answer is missing"),
+        ('{"question": "who?", "answer": []}\n', "mine.tsv:1: a question or its answer is missing"),
         ("question,answer\n", "no question in the file"),
     ):
         with pytest.raises(UserError, match=why):
