@@ -238,7 +238,8 @@ def judge_by_places(
         base = os.path.basename(path)
         if base and base == os.path.basename(str(file)):
             raise DataError(
-                f"the questions are among the documents ({path}); move them out of the folder",
+                f"a document has the same name ({path}); move the questions out of the folder of "
+                "the documents, or, where they are others, rename their file",
                 file=file,
             )
         if len(known) < _MOST_KNOWN:

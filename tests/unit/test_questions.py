@@ -309,7 +309,7 @@ def test_answers_that_are_nowhere_are_refused(
     ):
         with pytest.raises(UserError, match=why):
             ask(text)
-    with pytest.raises(UserError, match="the questions are among the documents"):
+    with pytest.raises(UserError, match="same name .*b/page.md.*rename their file"):
         ask("begin?\tsetup.md\n", "page.md")
     lines = [f"question {number}\tsetup.md\n" for number in range(10)]
     assert ask("".join([*lines, "who?\tgone.pdf\n"])).count == 10
