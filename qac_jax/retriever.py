@@ -152,7 +152,13 @@ class Retriever:
         if isinstance(texts, str | Mapping):
             return self.encode([texts], side=side)[0]
         read = self.encoder.passage_text
-        rows = [text if isinstance(text, str) else read(text) for text in texts]
+        check_several(texts, "texts")
+        try:
+            rows = [text if isinstance(text, str) else read(text) for text in texts]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{shown(texts)} are not all texts or records with a 'text'; leave the others out"
+            ) from error
         with progress.Bar("encode", total=len(rows), unit="texts") as bar:
             return self.encoder.encode(rows, side, advance=bar.advance)
 
