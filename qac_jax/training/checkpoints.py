@@ -27,6 +27,9 @@ from qac_jax.training.step import Engine, State
 
 Json = dict[str, Any]
 
+# What the names of metrics hold that are better when smaller; `likelihood` is the negative one.
+_LOSSES = ("loss", "perplexity", "likelihood", "contrastive", "distillation")
+
 
 class _ThatStep(managers.PreservationPolicy):
     """Preserves the checkpoint of one step."""
@@ -39,7 +42,7 @@ class _ThatStep(managers.PreservationPolicy):
 
 class Checkpoints:
     """The checkpoints in a run's folder: the last ones, and the best by one metric of validation
-    (losses and perplexities are minimised).
+    (losses, by whatever name, are minimised).
 
     `identity` describes the run as JSON: {"model": {…}, "data": …, "settings": {…}}. Restoring a
     checkpoint with another identity raises UserError.
@@ -88,7 +91,7 @@ class Checkpoints:
                 + nearest(self._metric, names)
             )
         value, before = names[self._metric], self._value
-        smaller = "loss" in self._metric or "perplexity" in self._metric
+        smaller = any(word in self._metric for word in _LOSSES)
         if self._best.step is None or (value < before if smaller else value > before):
             self._value, self._best.step = value, step
             self.save(step, state, data)

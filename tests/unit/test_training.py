@@ -31,7 +31,7 @@ from qac_jax.objectives.mlm import Mlm
 from qac_jax.objectives.objective import Context
 from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics, optimizers, step, train
-from qac_jax.training.checkpoints import Checkpoints, averaged, plain
+from qac_jax.training.checkpoints import Checkpoints, _ThatStep, averaged, plain
 from qac_jax.training.optimizers import OPTIMIZERS, Optimizer
 from qac_jax.training.step import LARGEST, LEAST, LOSS_SCALE, Engine, Scaling, overflows
 
@@ -362,6 +362,22 @@ def test_a_training_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 # What is kept.
+
+
+@pytest.mark.parametrize(
+    ("metric", "best"),
+    [("loss", 2), ("contrastive", 2), ("distillation", 2), ("likelihood", 2), ("accuracy", 4)],
+)
+def test_the_best_step_has_the_smallest_loss_by_whatever_name(metric: str, best: int) -> None:
+    """`--best contrastive` of a fine-tuning kept the step with the largest one."""
+    saved: list[int] = []
+    any_: Any = None
+    checkpoints = object.__new__(Checkpoints)
+    checkpoints._metric, checkpoints._value, checkpoints._best = metric, float("nan"), _ThatStep()
+    checkpoints.save = lambda step, state, data: saved.append(step)  # type: ignore[method-assign]
+    for number, value in ((1, 3.0), (2, 2.0), (3, 2.5), (4, 4.0)):
+        checkpoints.measured(number, any_, any_, {f"validation/{metric}": value})
+    assert saved[-1] == best
 
 
 FILES = {"meta/metadata": "{}", "state/_METADATA": "{}", "state/d/0": "numbers"}
