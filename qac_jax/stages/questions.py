@@ -297,7 +297,8 @@ class Unite(Stage):
         for name, folder in folders.items():
             texts = {query.id: query.text for query in read_queries(folder)}
             for split, most in (("train", self.train), ("test", self.test)):
-                grades = by_query(read_judgements(judgements_file(folder, split)))
+                judgements = read_judgements(judgements_file(folder, split), queries=texts)
+                grades = by_query(judgements)
                 chosen = sorted(grades, key=lambda q: self._place(f"drawn {q}"))[: most or None]
                 for query in sorted(chosen):
                     part = "judged" if self._place(query) < self.judged else "unjudged"

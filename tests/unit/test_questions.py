@@ -359,6 +359,9 @@ def test_questions_are_judged_unjudged_or_of_the_test(tmp_path: Path) -> None:
     assert counts["judged"] and counts["unjudged"]
     with pytest.raises(UserError, match="one name"):
         execute(Unite(collections=f"{folders[0]},{folders[0]}"), tmp_path / "out")
+    (folders[0] / "queries.jsonl").write_text('{"_id": "q0", "text": "who?"}\n')
+    with pytest.raises(UserError, match="query 'q1' has no text among the queries"):
+        execute(Unite(collections=joined), tmp_path / "out")
 
 
 def drawn(out: Path, *paths: Path, **settings: Any) -> tuple[set[str], dict[str, Any]]:
