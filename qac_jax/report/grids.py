@@ -17,7 +17,7 @@ from typing import Any
 
 from qac_jax.errors import UserError
 from qac_jax.evaluation import significance
-from qac_jax.evaluation.benchmarks import Suite
+from qac_jax.evaluation.benchmarks import BEIR14, MSMARCO, Suite
 from qac_jax.evaluation.results import Result
 from qac_jax.report import plots, suites, tables
 from qac_jax.report.suites import NDCG
@@ -58,12 +58,15 @@ def summarize(
 
 def heatmap(summary: Mapping[str, Any]) -> str | None:
     """nDCG@10 of systems by collections, which are the rows' labels; means over seeds."""
+    # Groups have sets by their folders' names.
+    sets = {"MS MARCO": MSMARCO} | {printed: name for name, printed in BEIR14.items()}
     systems: dict[str, dict[str, float]] = {}
     for row in summary["rows"]:
         if row["system"]:
             if NDCG not in row["mean"]:
                 raise UserError(f"a heat map shows {NDCG}; add it to grid.Grid.measures")
-            systems.setdefault(row["system"], {})[row["run"]] = row["mean"][NDCG]
+            name = sets.get(row["run"], row["run"])
+            systems.setdefault(row["system"], {})[name] = row["mean"][NDCG]
     return suites.heatmap({system: Suite(figures) for system, figures in systems.items()})
 
 

@@ -14,10 +14,12 @@ from toy_stages import Doubled, Numbers, values
 from qac_jax.artifacts import Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
+from qac_jax.evaluation.benchmarks import GROUPS
 from qac_jax.pipeline import grid
 from qac_jax.pipeline.grid import Grid
 from qac_jax.pipeline.recipe import Recipe
 from qac_jax.pipeline.stage import Inputs, Ref, Stage, input
+from qac_jax.recipes.augtriever import augtriever_tables
 from qac_jax.report import grids
 
 
@@ -168,6 +170,11 @@ def test_rows_that_are_collections_are_compared_between_systems_alone() -> None:
     rows = [{"system": "a", "run": run, "mean": {"ndcg@10": 0.2}} for run in ("forum", "tales")]
     drawn = grids.heatmap({"rows": [{"system": "", "run": "BM25", "mean": {}}, *rows]})
     assert drawn and all(text in drawn for text in (">forum<", ">tales<", ">20.0<"))
+    printed = augtriever_tables().rows.values()  # "TREC-COVID" of trec-covid
+    rows = [{"system": "a", "run": name, "mean": {"ndcg@10": 0.2}} for name in printed]
+    drawn = grids.heatmap({"rows": rows})
+    assert drawn and all(f">{name}<" in drawn for name in ("MS MARCO", *GROUPS))
+    assert ">TREC-COVID<" not in drawn
 
 
 def test_some_systems_of_a_grid_are_named(tmp_path: Path, qac: Qac) -> None:
