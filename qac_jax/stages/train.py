@@ -92,8 +92,11 @@ class Train(Stage):
             microbatch or self.objective.chunk,
             fills=self.objective.fills and not pack,
         )
-        objective, initial = train.initial(self.objective, inputs.get("init"))
         tokenizer = tokenizers.load(os.fspath(examples.path / parameters.TOKENIZER))
+        for name in ("init", "validation"):
+            if name in inputs:
+                train.check_words(tokenizer, inputs[name])
+        objective, initial = train.initial(self.objective, inputs.get("init"))
         data = Loader(
             os.fspath(examples.path),
             reading=self.reading,

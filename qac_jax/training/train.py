@@ -23,8 +23,11 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.data.loader import Loader, Reading
 from qac_jax.errors import Interrupted, UserError
 from qac_jax.hub import huggingface, parameters
+from qac_jax.hub.names import tokenizer_folder
 from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.objective import Objective
+from qac_jax.text import tokenizers
+from qac_jax.text.tokenizers import Tokenizer
 from qac_jax.training import mesh as meshes
 from qac_jax.training import metrics
 from qac_jax.training import step as steps
@@ -65,6 +68,24 @@ def initial(
     module, variables = huggingface.load(folder, runtime)
     objective, params = objective.start_from(module, variables["params"])
     return objective, {**params, **objective.stored_heads(folder)}
+
+
+def check_words(tokenizer: Tokenizer, source: Artifact | epath.Path) -> None:
+    """Raises UserError where the tokenizer beside a model or examples has another number for a
+    piece: what was learned of it is taken for that of another."""
+    folder = tokenizer_folder(source.path if isinstance(source, Artifact) else source)
+    if folder is None:
+        return
+    here, there = (
+        each.backend.get_vocab(with_added_tokens=True)
+        for each in (tokenizer, tokenizers.load(os.fspath(folder)))
+    )
+    for piece in sorted(here, key=here.__getitem__):
+        if there.get(piece, here[piece]) != here[piece]:
+            raise UserError(
+                f"{piece!r} is number {here[piece]} in the examples and {there[piece]} in "
+                f"{folder}; make all examples by qac tokenize --tokenizer {folder}"
+            )
 
 
 def shaped(objective: Objective, folder: str) -> Objective:

@@ -161,6 +161,7 @@ def test_seqio_continues_what_the_loader_began(
 
 
 def test_mistakes_get_one_sentence(examples: Path, tmp_path: Path, qac: Qac) -> None:
+    other = toy_examples.tokenized(examples.parent, "mlm", "other", tokenizer="wordpiece-16k").path
     for flags, message in {
         "": "set by nothing; give one of --steps",
         "--epochs 0.01": "0 examples are fewer than one batch of 16",
@@ -168,5 +169,8 @@ def test_mistakes_get_one_sentence(examples: Path, tmp_path: Path, qac: Qac) -> 
         "--steps 1 --batch_size 0": "batch_size = 0; expected at least 1",
         "--steps 1 --microbatch -1": "microbatch = -1; expected at least 0",
         "--steps 1 --mesh 3,1,1": "mesh=3x1x1 does not fit 8 device",
+        # A model, or validation, whose words have other numbers trained and measured noise.
+        "--steps 1 --overwrite --init shipped:minilm": "'[UNK]' is number 1 in the examples",
+        f"--steps 1 --overwrite --validation {other}": f"--tokenizer {other}/tokenizer",
     }.items():
         assert message in qac.refused(*command(examples, tmp_path / "out", *flags.split()))
