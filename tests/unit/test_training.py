@@ -369,7 +369,7 @@ def test_a_training_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [("loss", 2), ("contrastive", 2), ("distillation", 2), ("likelihood", 2), ("accuracy", 4)],
 )
 def test_the_best_step_has_the_smallest_loss_by_whatever_name(metric: str, best: int) -> None:
-    """`--best contrastive` of a fine-tuning kept the step with the largest one."""
+    """Objectives report their losses as contrastive, distillation or likelihood, too."""
     saved: list[int] = []
     any_: Any = None
     checkpoints = object.__new__(Checkpoints)
