@@ -1,7 +1,5 @@
 """Query-as-context pre-training, PAIR and AugTriever in JAX: documents in, a retriever out."""
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -10,8 +10,6 @@ It runs the stages `embed`, `index`, `search` and `export`. From the first `add`
 on, its index is a living one (`live/index.py`). Progress is shown on a terminal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
@@ -21,7 +19,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import numpy as np
 
@@ -104,7 +102,7 @@ class Retriever:
         pooling: str = "",
         max_length: int = 0,
         precision: str = "auto",
-    ) -> Retriever:
+    ) -> Self:
         """From an artefact of ours, a Hugging Face or sentence-transformers folder, "shipped:NAME",
         a name at the Hub ("owner/name@revision"), an index (dense, hybrid or living), what `save`
         wrote, or the folder of a recipe that made an index. What is added to a living index, or
@@ -163,7 +161,7 @@ class Retriever:
             return self.encoder.encode(rows, side, advance=bar.advance)
 
     @_on_a_terminal()
-    def index(self, passages: Place | Iterable[Passage], *, method: str = "auto") -> Retriever:
+    def index(self, passages: Place | Iterable[Passage], *, method: str = "auto") -> Self:
         """Indexes passages for `search`; returns the retriever itself.
 
         passages: texts, records with "text" and, where there are any, "_id" and "title" (without

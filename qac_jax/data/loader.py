@@ -9,8 +9,6 @@ processes or threads, nor of what makes it. So the loader's state is a step numb
     state = loader.state()                   # JSON; loader.restore(state) goes on from there
 """
 
-from __future__ import annotations
-
 import collections
 import concurrent.futures
 import dataclasses
@@ -25,7 +23,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -260,7 +258,7 @@ class Loader:
             self._feed.close()
             self._feed = None
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

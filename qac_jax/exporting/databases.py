@@ -1,7 +1,5 @@
 """`qac export --rows`: an index or vectors → rows of a database that searches them itself."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

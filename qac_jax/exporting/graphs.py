@@ -1,7 +1,5 @@
 """`qac export --form openvino|onnx`: the graph of a model, where its library looks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

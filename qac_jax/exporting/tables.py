@@ -1,7 +1,5 @@
 """`qac export --parquet` and `--lance`: texts, vectors, judgements or a run → a table."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

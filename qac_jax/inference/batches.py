@@ -7,8 +7,6 @@ A batch has columns by name, of arrays or lists. The answer has one column more.
 once, where the class is made, which is in the engine's process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -5,14 +5,12 @@ vectors = encoder.encode(["a passage", "another"])
 questions = encoder.encode(["a question"], side="query")
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +53,7 @@ class Encoder:
         options: EncoderOptions = AS_IN_FOLDER,
         inference: Inference = BY_DEVICE,
         prompts: Mapping[str, str] = _NO_PROMPTS,
-    ) -> Encoder:
+    ) -> Self:
         """From a folder of any kind, or its name; `prompts` replace those of the folder."""
         folder = names.folder(place)
         wanted = {"yes": True, "no": False}.get(options.normalize)
@@ -76,7 +74,7 @@ class Encoder:
         return dataclasses.replace(made, hidden=hidden)
 
     @classmethod
-    def remembered(cls, known: Mapping[str, Any], place: str | os.PathLike[str] = "") -> Encoder:
+    def remembered(cls, known: Mapping[str, Any], place: str | os.PathLike[str] = "") -> Self:
         """The encoder of an artefact of vectors (see `memory`); `place`: where it was moved."""
         with sound(f"what is stored of the encoder {known['path']}"):
             options, inference = EncoderOptions(**known["options"]), Inference(**known["inference"])
@@ -94,7 +92,7 @@ class Encoder:
         prompts: Mapping[str, str] = _NO_PROMPTS,
         *,
         folder: Path | None = None,
-    ) -> Encoder:
+    ) -> Self:
         """From a module and its parameters; `folder` may have a maximum length of texts."""
         if options.title:
             module = module.clone(config=dataclasses.replace(module.config, title=options.title))
@@ -116,7 +114,7 @@ class Encoder:
         made = cls(module, Runner.of(params, inference), tokenizer, limits, prompts)
         return made.in_int8() if inference.precision == "int8" else made
 
-    def in_int8(self) -> Encoder:
+    def in_int8(self) -> Self:
         """The same with the layers in int8."""
         from qac_jax.inference import int8
 

@@ -5,8 +5,6 @@ sentence-transformers look for them. A folder that was exported so is computed s
 `--precision openvino|onnx` asks for the graph of any folder.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Mapping

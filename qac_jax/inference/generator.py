@@ -7,14 +7,12 @@
 Scores are mean log-likelihoods of the tokens, the end token included.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -84,7 +82,7 @@ class Generator:
         decoding: Decoding,
         inference: Inference = BY_DEVICE,
         **options: Any,
-    ) -> Generator:
+    ) -> Self:
         """From an artefact of ours or a Hugging Face folder; options: see `of`."""
         folder = names.folder(place)
         module, variables = huggingface.load(folder, Runtime(dtype=dtype_of(inference.precision)))
@@ -108,7 +106,7 @@ class Generator:
         devices: Sequence[Any] | None = None,
         partitions: int = 1,
         **options: Any,
-    ) -> Generator:
+    ) -> Self:
         """From a module and its parameters, on `devices` (default: all of this process), of which
         `partitions` share a copy of the model; options: seed, max_input."""
         config = module.config

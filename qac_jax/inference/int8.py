@@ -7,8 +7,6 @@ so each is divided by a factor that its weights are multiplied by (SmoothQuant; 
 All else is fp32, and what follows the last hidden states is JAX's. `qac export` stores such graphs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

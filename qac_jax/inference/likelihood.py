@@ -6,13 +6,11 @@ in the paper's Table 4 (79.7 for eight words, 180.6 for the shortest). "sum" and
 padding; by "sum" a shortest span nearly always wins.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +46,7 @@ class Likelihood:
         place: str | os.PathLike[str],
         options: LikelihoodOptions = USUAL_SPANS,
         inference: Inference = BY_DEVICE,
-    ) -> Likelihood:
+    ) -> Self:
         """With the T5 of a folder or of an artefact."""
         return cls(Generator.load(place, Decoding(), inference), options)
 

@@ -8,13 +8,11 @@ Scores are log-odds: near a probability of 1 they differ where probabilities rou
 value, and distillation needs them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +61,7 @@ class Reranker:
         place: str | os.PathLike[str],
         options: RerankerOptions = USUAL_PAIRS,
         inference: Inference = BY_DEVICE,
-    ) -> Reranker:
+    ) -> Self:
         """From an artefact of ours, or a Hugging Face folder of a sequence classifier."""
         folder = names.folder(place)
         runtime = Runtime(dtype=dtype_of(inference.precision, graphs=True), scan=True)

@@ -5,12 +5,10 @@ Each device has a copy of the weights, or several share one, for generators that
 batches while the devices compute.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import flax.linen as nn
 import jax
@@ -56,7 +54,7 @@ class Runner:
         devices: Sequence[Any] | None = None,
         partitions: int = 1,
         place: Callable[[Mesh], Any] | None = None,
-    ) -> Runner:
+    ) -> Self:
         """On `devices` (default: all of this process), of which `partitions` share a copy of the
         parameters; place: where each parameter lies on the mesh (default: whole on every device).
         """

@@ -6,8 +6,6 @@ live.search(["Who makes honey?"], k=10, where={"year": (">=", 2020)}, hybrid=0.3
 live.delete(["d7"])
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -17,7 +15,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -110,7 +108,7 @@ class LiveIndex:
     @classmethod
     def create(
         cls, folder: str | os.PathLike[str], settings: LiveSettings, *, encoder: str | Encoder = ""
-    ) -> LiveIndex:
+    ) -> Self:
         """An index without passages, in a new or empty folder."""
         place = Path(folder)
         if place.exists() and any(path.name != artifacts.LOCK for path in place.iterdir()):

@@ -14,8 +14,6 @@ The database may be a stranger's: it is used if its tables are ours and it has n
 and if what SQLite would undo first is of this file alone.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses
@@ -31,7 +29,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -91,7 +89,7 @@ class LiveSettings:
         return Analyzer(self.stemmer, self.stop_words)
 
     @classmethod
-    def of(cls, artifact: Artifact) -> LiveSettings:
+    def of(cls, artifact: Artifact) -> Self:
         with _readable(artifact):
             known = {field.name: artifact.info[field.name] for field in dataclasses.fields(cls)}
             parts = {"fusion": Fusion(**known["fusion"]), "scoring": Scoring(**known["scoring"])}
@@ -113,7 +111,7 @@ class Version:
     gone: str = ""  # a hash of which rows are deleted
 
     @classmethod
-    def of(cls, artifact: Artifact) -> Version:
+    def of(cls, artifact: Artifact) -> Self:
         if artifact.schema != SCHEMA:
             raise UserError(
                 f"{artifact.path} has an earlier format of living indexes; copy it: qac index "
@@ -125,7 +123,7 @@ class Version:
             fields.check(version := cls(**known))
             return version
 
-    def after(self, **values: Any) -> Version:
+    def after(self, **values: Any) -> Self:
         return dataclasses.replace(self, number=self.number + 1, **values)
 
 
@@ -257,7 +255,7 @@ class Store:
             )
 
     @classmethod
-    def create(cls, folder: Path, generation: int, width: int) -> Store:
+    def create(cls, folder: Path, generation: int, width: int) -> Self:
         place = folder_of(folder, generation)
         _discard(place)
         try:

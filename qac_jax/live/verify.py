@@ -4,8 +4,6 @@ Texts and vectors are hashed again, batch by batch, and so is which rows are del
 metadata are compared with those that the texts give, and SQLite looks at its own pages.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -8,11 +8,9 @@ fit. So a word larger than the budget is never masked, and a row may have nothin
 Every row has its own key, so that splitting or sharding a batch changes nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +37,7 @@ class Vocabulary:
     mask: int = 4
 
     @classmethod
-    def from_tokenizer(cls, tokenizer: Any) -> Vocabulary:
+    def from_tokenizer(cls, tokenizer: Any) -> Self:
         roles = {role: tokenizer.special(role) for role in ("pad", "unk", "cls", "sep", "mask")}
         return cls(np.asarray(tokenizer.continuation, bool), **roles)
 

@@ -5,15 +5,13 @@ artefact of vectors in it: `part-00000/` with the vectors (exact) or the library
 files are hard-linked where the file system allows it: no file is ever changed in place.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
 import os
 import shutil
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -48,7 +46,7 @@ class Index(Searchable):
         self._encoder = encoder
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, encoder: str = "") -> Index:
+    def load(cls, path: str | os.PathLike[str], *, encoder: str = "") -> Self:
         """`encoder`: where the encoder's folder is, if it was moved."""
         return cls(artifacts.load(path, KIND), encoder=encoder)
 
@@ -74,7 +72,7 @@ class Index(Searchable):
             raise UserError(f"{self.artifact.path} has other vectors than ids; make it again")
         return vectors
 
-    def exactly(self, vectors: Vectors) -> Index:
+    def exactly(self, vectors: Vectors) -> Self:
         """The same index with exact search of its vectors."""
         if len(vectors) != len(self):
             raise UserError(f"{self.artifact.path} was not made of these vectors; give its own")

@@ -1,7 +1,5 @@
 """Searches any index, writes runs, reranks them by a cross-encoder, and formats hits."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

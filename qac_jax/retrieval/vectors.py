@@ -8,14 +8,12 @@ it says in passing (MaxP; Dai and Callan, SIGIR 2019). The parts are windows of 
 vectors come from the passage's own forward pass (`models/heads.py`).
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 import numpy as np
 
@@ -72,7 +70,7 @@ class Vectors:
         self.width, self.dtype = kinds.pop()
 
     @classmethod
-    def of(cls, artifact: Artifact) -> Vectors:
+    def of(cls, artifact: Artifact) -> Self:
         return cls([os.fspath(artifact.path / name) for name in shard_names(artifact)])
 
     def __len__(self) -> int:

@@ -1,7 +1,5 @@
 """The index behind the server: searches and vectors in batches, changes one by one."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import os

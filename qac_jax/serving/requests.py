@@ -1,9 +1,7 @@
 """Bodies of requests, which pydantic checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -116,7 +114,7 @@ class EmbeddingsRequest(BaseModel):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
 
-    def pieces(self, most: int) -> Iterator[EmbeddingsRequest]:
+    def pieces(self, most: int) -> Iterator[Self]:
         """Requests of some of the texts each, none of which fills more than a batch."""
         texts: list[str] = []
         for text in self.input:

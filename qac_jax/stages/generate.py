@@ -3,8 +3,6 @@
 `qac step pairs`: collections with judged queries → texts that train a query generator.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

@@ -1,7 +1,5 @@
 """`qac mine` and `qac label`, and the step group: rankings → negatives, pseudo-labels, groups."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

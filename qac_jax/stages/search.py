@@ -1,7 +1,5 @@
 """`qac search` and `qac fuse`: queries and an index → a TREC run; several runs → one."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

@@ -5,14 +5,12 @@ losses add up, see qac_jax.objectives.objective); any other gets the whole batch
 chunks itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -312,7 +310,7 @@ class Engine:
                 )
             meshes.check_batch(self.microbatch, self.mesh, "microbatch")
 
-    def _fitted(self, batch: Any, room: Room = (), kept: int = 0) -> tuple[Engine, Any]:
+    def _fitted(self, batch: Any, room: Room = (), kept: int = 0) -> tuple[Self, Any]:
         """The engine of one program, and the shapes of batches filled up to equal shards."""
         size = jax.tree.leaves(batch)[0].shape[0]
         rows = meshes.filled(size, self.mesh)

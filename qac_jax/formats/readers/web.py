@@ -4,11 +4,9 @@ A page gives its title, sections of h1 to h6, and links with their labels. lxml 
 begin and end, in a time linear in the page's length.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from lxml import etree
 
@@ -115,7 +113,7 @@ class HtmlPage:
             for parts in self._open.values():
                 parts.append(text)
 
-    def close(self) -> HtmlPage:
+    def close(self) -> Self:
         return self
 
     def _break(self, tag: str) -> None:
