@@ -221,7 +221,7 @@ class Generate:
         ours. (What is likeliest says little: with random weights that is the last token again.)"""
         import jax
 
-        from qac_jax.inference.buckets import padded
+        from qac_jax.inference.runner import padded
 
         ids, lengths = padded(rows, batch, generator.tokenizer.pad_id)
         texts = [list(rows[row]) for row in batch.rows]

@@ -20,8 +20,7 @@ from qac_jax.data.form import Form, form_of, prompt_tokens, title_and_body
 from qac_jax.errors import UserError, nearest, sound
 from qac_jax.hub import huggingface, names, sentence_transformers, weights
 from qac_jax.inference import engines
-from qac_jax.inference.buckets import Batch, padded
-from qac_jax.inference.runner import Hidden, Runner, check_finite, dtype_of
+from qac_jax.inference.runner import Batch, Hidden, Runner, check_finite, dtype_of, padded
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models import heads

@@ -21,9 +21,16 @@ from jax.sharding import Mesh
 from qac_jax.data.form import form_of
 from qac_jax.errors import UserError
 from qac_jax.hub import huggingface, names
-from qac_jax.inference import buckets, refilling
-from qac_jax.inference.buckets import Batch, padded
-from qac_jax.inference.runner import Runner, by_copies, dtype_of, shardings
+from qac_jax.inference import refilling
+from qac_jax.inference.runner import (
+    Batch,
+    Runner,
+    by_copies,
+    dtype_of,
+    even_batches,
+    padded,
+    shardings,
+)
 from qac_jax.inference.settings import BY_DEVICE, Inference
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.decoding.sampling import Decoded, Rules
@@ -182,7 +189,7 @@ class Generator:
     def batches(self, lengths: Sequence[int]) -> Iterator[Batch]:
         """The batches of `generate`: the longest first, as they need the most memory."""
         runner = self.runner
-        return buckets.even_batches(
+        return even_batches(
             lengths,
             runner.texts(_ON_CPU, _ELSEWHERE),
             tokens=runner.inference.batch_tokens * runner.copies,

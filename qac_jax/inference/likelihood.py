@@ -18,9 +18,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from qac_jax.data.form import form_of
-from qac_jax.inference.buckets import Batch, padded
 from qac_jax.inference.generator import Generator
-from qac_jax.inference.runner import by_copies
+from qac_jax.inference.runner import Batch, by_copies, padded
 from qac_jax.inference.settings import BY_DEVICE, USUAL_SPANS, Inference, LikelihoodOptions
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.pointer import Writer

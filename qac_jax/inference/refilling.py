@@ -17,8 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from qac_jax.inference.buckets import Batch, coarse, padded
-from qac_jax.inference.runner import TENSOR, Runner
+from qac_jax.inference.runner import TENSOR, Batch, Runner, coarse, padded
 from qac_jax.models.decoding import slots as parts
 from qac_jax.models.decoding.sampling import Rules
 from qac_jax.models.decoding.settings import Decoding

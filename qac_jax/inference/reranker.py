@@ -23,9 +23,8 @@ from qac_jax.errors import UserError
 from qac_jax.formats.queries import shares, with_score
 from qac_jax.formats.runs import Ranking, Run, ranked
 from qac_jax.hub import huggingface, names
-from qac_jax.inference import buckets, engines
-from qac_jax.inference.buckets import Batch
-from qac_jax.inference.runner import Hidden, Runner, dtype_of
+from qac_jax.inference import engines
+from qac_jax.inference.runner import Batch, Hidden, Runner, dtype_of, padded
 from qac_jax.inference.settings import BY_DEVICE, USUAL_PAIRS, Inference, RerankerOptions
 from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.encoders import CrossEncoder, log_odds
@@ -137,7 +136,7 @@ class Reranker:
         lengths = [len(ids) for ids, _ in rows]
         return self.runner.rows(
             self.runner.batches(lengths, self.max_length),
-            lambda batch: self.apply(*padded(rows, batch, self.form.pad)),
+            lambda batch: self.apply(*padded_pairs(rows, batch, self.form.pad)),
             np.empty(len(rows), np.float32),
             advance,
         )
@@ -182,12 +181,12 @@ def rerank(
     }
 
 
-def padded(
+def padded_pairs(
     rows: Sequence[Pair], batch: Batch, pad: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(ids, token types [size, length], lengths [size]) of one batch."""
-    ids, lengths = buckets.padded([ids for ids, _ in rows], batch, pad)
-    types, _ = buckets.padded([kinds for _, kinds in rows], batch, 0)
+    ids, lengths = padded([ids for ids, _ in rows], batch, pad)
+    types, _ = padded([kinds for _, kinds in rows], batch, 0)
     return ids, types, lengths
 
 

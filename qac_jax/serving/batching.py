@@ -21,8 +21,8 @@ import jax
 import numpy as np
 from fastapi import HTTPException
 
-from qac_jax.inference.buckets import Batch, padded, rounded
 from qac_jax.inference.encoder import Encoder
+from qac_jax.inference.runner import Batch, padded, rounded
 
 
 def busy(sentence: str = "the server is busy; try again in a second") -> HTTPException:

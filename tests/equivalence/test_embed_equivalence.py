@@ -11,9 +11,8 @@ import toy_retrieval as toy
 from qac_jax import artifacts
 from qac_jax.errors import UserError
 from qac_jax.formats.records import Records
-from qac_jax.inference import buckets
 from qac_jax.inference.encoder import Encoder
-from qac_jax.inference.runner import Runner
+from qac_jax.inference.runner import Runner, padded, token_batches
 from qac_jax.inference.settings import EncoderOptions, Inference
 from qac_jax.pipeline import stage
 from qac_jax.retrieval.corpus import Ids
@@ -70,7 +69,7 @@ def test_eight_devices_are_one(encoder, texts):
     alone = dataclasses.replace(encoder, runner=one)
     assert encoder.runner.mesh.size == 8
     rows = encoder.tokenize(texts)
-    batch = buckets.padded(rows, encoder.batches(rows)[0], encoder.tokenizer.pad_id)
+    batch = padded(rows, encoder.batches(rows)[0], encoder.tokenizer.pad_id)
     assert len(encoder.apply(*batch).sharding.device_set) == 8
     np.testing.assert_allclose(encoder.encode(texts), alone.encode(texts), rtol=0, atol=2e-6)
 
@@ -165,7 +164,7 @@ def test_queries_take_the_other_prompt(folder, encoder, tmp_path):
 def test_batches_hold_every_text_once():
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 257, 1000)
-    found = list(buckets.batches(lengths, 4096, multiple=8, limit=256))
+    found = list(token_batches(lengths, 4096, multiple=8, limit=256))
     rows = np.concatenate([batch.rows for batch in found])
     assert sorted(rows) == list(range(1000))
     for batch in found:

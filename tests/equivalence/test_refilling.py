@@ -11,8 +11,7 @@ import pytest
 
 from qac_jax.hub import backbones
 from qac_jax.inference import refilling
-from qac_jax.inference.buckets import coarse
-from qac_jax.inference.runner import Runner
+from qac_jax.inference.runner import Runner, coarse
 from qac_jax.inference.settings import Inference
 from qac_jax.models.decoding.sampling import Rules
 from qac_jax.models.decoding.settings import Decoding
