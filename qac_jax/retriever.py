@@ -31,7 +31,6 @@ from qac_jax.hub import huggingface, names
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
-from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.live import convert, filters, store
 from qac_jax.live.index import LiveIndex, Passage, check_several, record_of, records_of
 from qac_jax.models.encoders import DualEncoder
@@ -337,10 +336,10 @@ class Retriever:
             folder,
             DualEncoder(config, encoder.module.runtime),
             {"params": encoder.runner.params},
-            tokenizer=tokenizer_folder(self._place),
+            tokenizer=names.tokenizer_folder(self._place),
             max_length=max(encoder.limits.values()),
         )
-        assert tokenizer_of(folder).identity == encoder.tokenizer.identity
+        assert names.tokenizer_of(folder).identity == encoder.tokenizer.identity
 
     def _export(self, folder: Path, name: str, license: str) -> None:
         with tempfile.TemporaryDirectory(prefix="qac_jax-") as work:

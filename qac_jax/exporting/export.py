@@ -12,8 +12,8 @@ from qac_jax import artifacts, progress
 from qac_jax.artifacts import Artifact, Writer
 from qac_jax.errors import UserError
 from qac_jax.evaluation import results
+from qac_jax.hub.names import tokenizer_folder, tokenizer_of
 from qac_jax.inference.settings import ENGINES, POOLINGS
-from qac_jax.inference.tokenizer import tokenizer_folder, tokenizer_of
 from qac_jax.pipeline.stage import Inputs, Ref, Stage, input, model_input, option
 from qac_jax.retrieval import corpus
 from qac_jax.retrieval.vectors import Vectors

@@ -21,6 +21,7 @@ from qac_jax import progress
 from qac_jax.artifacts.reading import is_inside
 from qac_jax.errors import UserError, nearest
 from qac_jax.text import tokenizers
+from qac_jax.text.tokenizers import Tokenizer
 
 
 MODEL, TOKENIZER = "model", "tokenizer"
@@ -202,12 +203,25 @@ def located(text: str, want: str = MODEL) -> str:
         return text
     place = folder(text, want) if not os.path.isfile(text) else Path(text)
     if want == TOKENIZER:
-        place = tokenizer_folder(place) or place
+        place = _tokenizer_place(place) or place
     return os.fspath(place)
 
 
-def tokenizer_folder(place: str | os.PathLike[str]) -> Path | None:
-    """Where the tokenizer of a model folder is, None if it has none."""
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The tokenizer that belongs to a model."""
+    return tokenizers.load(os.path.normpath(tokenizer_folder(folder)))
+
+
+def tokenizer_folder(folder: Path) -> Path:
+    """Where a model's tokenizer is: in its folder, or in the sub-folder that its format uses."""
+    if place := _tokenizer_place(folder):
+        return place
+    raise UserError(
+        f"{folder} does not contain a tokenizer; copy {TOKENIZER_FILES[0]} of the model into it"
+    )
+
+
+def _tokenizer_place(place: str | os.PathLike[str]) -> Path | None:
     whole = Path(place)
     places = [Path(os.path.normpath(whole / name)) for name in TOKENIZER_PLACES]
     if (whole / "modules.json").is_file():

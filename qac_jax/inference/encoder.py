@@ -22,7 +22,6 @@ from qac_jax.hub import huggingface, names, sentence_transformers, weights
 from qac_jax.inference import engines
 from qac_jax.inference.runner import Batch, Hidden, Runner, check_finite, dtype_of, padded
 from qac_jax.inference.settings import AS_IN_FOLDER, BY_DEVICE, EncoderOptions, Inference
-from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models import heads
 from qac_jax.models.encoders import SIDES, DualEncoder
 from qac_jax.models.layers import Runtime
@@ -63,7 +62,7 @@ class Encoder:
             normalize=wanted if wanted is not None else _cosine(folder),
         )
         assert isinstance(module, DualEncoder)
-        parts = module, variables["params"], tokenizer_of(folder)
+        parts = module, variables["params"], names.tokenizer_of(folder)
         made = cls.of(*parts, options, inference, prompts, folder=folder)
         if not (engine := engines.of(folder, inference.precision)):
             return made
@@ -108,7 +107,7 @@ class Encoder:
                 f"max_length={options.max_length or min(limits.values())} does not suit the "
                 f"encoder; expected 3 to {longest} tokens"
             )
-        check_vocabulary(tokenizer, config.backbone.vocab_size, "encoder")
+        tokenizer.check_fits(config.backbone.vocab_size, "encoder")
         prompts = {"query": config.query_prompt, "passage": config.passage_prompt, **prompts}
         made = cls(module, Runner.of(params, inference), tokenizer, limits, prompts)
         return made.in_int8() if inference.precision == "int8" else made

@@ -32,7 +32,6 @@ from qac_jax.inference.runner import (
     shardings,
 )
 from qac_jax.inference.settings import BY_DEVICE, Inference
-from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.decoding.sampling import Decoded, Rules
 from qac_jax.models.decoding.settings import Decoding
 from qac_jax.models.decoding.slots import decode
@@ -98,7 +97,7 @@ class Generator:
                 f"{place} is a {type(module).__name__}, which cannot generate text; "
                 "give the folder of a T5 or of a pointer-generator"
             )
-        tokenizer = tokenizer_of(folder)
+        tokenizer = names.tokenizer_of(folder)
         return cls.of(module, variables["params"], tokenizer, decoding, inference, **options)
 
     @classmethod
@@ -117,7 +116,7 @@ class Generator:
         """From a module and its parameters, on `devices` (default: all of this process), of which
         `partitions` share a copy of the model; options: seed, max_input."""
         config = module.config
-        check_vocabulary(tokenizer, config.vocab_size, "model")
+        tokenizer.check_fits(config.vocab_size, "model")
         end = tokenizer.special("eos" if tokenizer.has("eos") else "sep")
         if config.eos_id != end:
             raise UserError(

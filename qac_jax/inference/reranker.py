@@ -26,7 +26,6 @@ from qac_jax.hub import huggingface, names
 from qac_jax.inference import engines
 from qac_jax.inference.runner import Batch, Hidden, Runner, dtype_of, padded
 from qac_jax.inference.settings import BY_DEVICE, USUAL_PAIRS, Inference, RerankerOptions
-from qac_jax.inference.tokenizer import check_vocabulary, tokenizer_of
 from qac_jax.models.encoders import CrossEncoder, log_odds
 from qac_jax.models.layers import Runtime
 from qac_jax.processes import prefetched
@@ -70,14 +69,14 @@ class Reranker:
                 f"{place} is a {type(module).__name__}, not a cross-encoder; give one that was "
                 "trained with objectives/cross_encoder.gin, or a sequence classifier's folder"
             )
-        tokenizer, longest = tokenizer_of(folder), module.config.max_length
+        tokenizer, longest = names.tokenizer_of(folder), module.config.max_length
         limit = options.max_length or longest
         if not 4 <= limit <= longest:
             raise UserError(
                 f"max_length={limit} does not suit the cross-encoder; expected 4 to {longest} "
                 "tokens of query and passage together"
             )
-        check_vocabulary(tokenizer, module.config.vocab_size, "model")
+        tokenizer.check_fits(module.config.vocab_size, "model")
         form = Form(**form_of(tokenizer), crop="right")
         runner = Runner.of(variables["params"], inference)
         made = cls(module, runner, tokenizer, form, limit, options.truncation)

@@ -16,7 +16,6 @@ from qac_jax.evaluation.significance import Comparison
 from qac_jax.formats import runs
 from qac_jax.formats.queries import read_queries
 from qac_jax.hub import names
-from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.pipeline.stage import FILE, Inputs, Plan, Plans, Ref, Stage, input, model_input, option
 from qac_jax.report import verdict
 
@@ -127,7 +126,7 @@ class Average(Stage):
         out.adopt(parameters.EXPORTED, identity=parameters.save(folder, params))
         module = _reading(loaded[0][0], places[0])
         out.write_json(parameters.MODULE, parameters.describe_module(module))
-        tokenizer_of(places[0]).save(str(out.begin(parameters.TOKENIZER)))
+        names.tokenizer_of(places[0]).save(str(out.begin(parameters.TOKENIZER)))
         out.adopt(parameters.TOKENIZER)
         out.count = sum(leaf.size for leaf in jax.tree.leaves(params))
 

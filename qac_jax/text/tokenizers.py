@@ -49,6 +49,14 @@ class Tokenizer:
             raise UserError(f"tokenizer {self.name} has {found}; copy its folder again")
         return 1 + max(ids)
 
+    def check_fits(self, rows: int, model: str) -> None:
+        """Raises UserError for a tokenizer with more pieces than the model has embedding rows."""
+        if self.vocab_size > rows:
+            raise UserError(
+                f"the tokenizer {self.name} has {self.vocab_size} pieces and the {model} {rows} "
+                "rows for them; give the tokenizer it was trained with"
+            )
+
     @functools.cached_property
     def identity(self) -> str:
         """A hash of all that decides the ids."""

@@ -14,10 +14,10 @@ import toy_configs
 import toy_tokenizers
 
 from qac_jax.hub import huggingface, sentence_transformers
+from qac_jax.hub.names import tokenizer_of
 from qac_jax.inference.encoder import Encoder
 from qac_jax.inference.reranker import Reranker
 from qac_jax.inference.settings import RerankerOptions
-from qac_jax.inference.tokenizer import tokenizer_of
 from qac_jax.models import heads
 from qac_jax.models.backbone import BackboneConfig
 from qac_jax.models.bert import BertConfig, XlmRobertaConfig
