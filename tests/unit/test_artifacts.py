@@ -19,7 +19,6 @@ from toy_kills import Killed, at_operation, operations
 from qac_jax import artifacts
 from qac_jax.artifacts import arrays, disk, hashing, reading
 from qac_jax.errors import UserError
-from qac_jax.live.index import LiveIndex
 
 
 def write(out: Path, key: str = "k", *, replace: bool = False, **options) -> artifacts.Artifact:
@@ -352,15 +351,6 @@ def test_a_link_for_a_temporary_file_does_not_empty_a_file_elsewhere(name, state
     assert not os.path.lexists(link) and thesis.read_text() == "years"
 
 
-def test_a_link_in_a_living_index_is_not_followed(thesis, tmp_path):
-    toy_live.live(tmp_path / "live", toy_live.records(3))
-    (tmp_path / "live" / "index-000099").symlink_to(thesis.parent)
-    (tmp_path / "live" / ("artifact.json" + artifacts.PART)).symlink_to(thesis)
-    live = LiveIndex(tmp_path / "live", encoder=toy_live.stub())
-    live.add(toy_live.records(2, 3))
-    assert len(live) == 5 and thesis.read_text() == "years"
-
-
 def test_two_processes_cannot_write_one_folder(tmp_path):
     child = (
         "import sys\nfrom qac_jax import artifacts\n"
@@ -385,21 +375,27 @@ def test_two_processes_cannot_write_one_folder(tmp_path):
 # What is on the disk outlives a loss of power and is not cut off by a full disk.
 
 
-def test_files_are_on_the_disk_before_they_are_relied_upon(tmp_path, monkeypatch):
-    log: list[tuple[str, str]] = []
+@pytest.fixture
+def log(monkeypatch) -> list[tuple[str, str]]:
+    """What is written to the disk, and what files are moved to."""
+    found: list[tuple[str, str]] = []
     real_sync, real_replace = os.fsync, os.replace
 
     def fsync(descriptor: int) -> None:
-        log.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        found.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
         real_sync(descriptor)
 
     def replace(source: str, target: str) -> None:
-        log.append(("move", str(target)))
+        found.append(("move", str(target)))
         real_replace(source, target)
 
     monkeypatch.setenv(disk.VARIABLE, "1")
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
+    return found
+
+
+def test_files_are_on_the_disk_before_they_are_relied_upon(tmp_path, log):
     out = tmp_path / "new" / "a"
     write(out)
     committed = log.index(("move", str(out / artifacts.COMMIT)))
@@ -411,25 +407,17 @@ def test_files_are_on_the_disk_before_they_are_relied_upon(tmp_path, monkeypatch
     assert ("sync", str(out)) in log[committed:]
 
 
-def test_a_living_index_names_only_what_is_on_the_disk(tmp_path, monkeypatch):
+def test_a_living_index_names_only_what_is_on_the_disk(tmp_path, log):
     """Vectors and the names of files reach it before the record that names them."""
-    monkeypatch.setenv(disk.VARIABLE, "1")
-    live = toy_live.live(tmp_path / "live", toy_live.records(4))
-    log: list[str] = []
-    real = os.replace
-    monkeypatch.setattr(os, "fsync", lambda d: log.append(os.readlink(f"/proc/self/fd/{d}")))
-
-    def replace(source: str, target: str) -> None:
-        log.append(f"to {target}")
-        real(source, target)
-
-    monkeypatch.setattr(os, "replace", replace)
+    folder = tmp_path / "live"
+    live = toy_live.live(folder, toy_live.records(4))
+    log.clear()
     live.add(toy_live.records(2, 4))
-    committed = log.index(f"to {tmp_path / 'live' / artifacts.COMMIT}")
-    vectors = log.index(str(tmp_path / "live" / "index-000001" / "vectors.f32"))
-    assert str(tmp_path / "live") in log[vectors:committed]
+    committed = log.index(("move", str(folder / artifacts.COMMIT)))
+    vectors = log.index(("sync", str(folder / "index-000001" / "vectors.f32")))
+    assert ("sync", str(folder)) in log[vectors:committed]
     assert live.snapshot.store.read("PRAGMA synchronous") == [(3,)]
-    assert str(tmp_path / "live") in log[committed:]
+    assert ("sync", str(folder)) in log[committed:]
 
 
 def test_arrays_are_numpy_s_bytes_or_an_error(tmp_path: Path) -> None:

@@ -184,7 +184,9 @@ def test_notes_in_a_living_index_survive(folder: Path, letter: Path) -> None:
         note.parent.mkdir(exist_ok=True)
         note.write_text("thoughts")
     (folder / "index-000008").symlink_to(letter.parent)
+    (folder / ("artifact.json" + artifacts.PART)).symlink_to(letter)
     live = change(folder)
+    assert len(live) == 10 and letter.read_text() == "dear mother"
     assert live.snapshot.store.read("PRAGMA trusted_schema") == [(0,)]
     assert [note.read_text() for note in notes] == ["thoughts"] * 4
     (folder / "index-000003").mkdir()
