@@ -76,7 +76,7 @@ class Database(Protocol):
     def close(self) -> None: ...
 
 
-class Qdrant:
+class Qdrant(Database):
     """An address, or, in tests, the folder of the client's local mode."""
 
     def __init__(self, place: str, name: str, width: int, words: bool):
@@ -109,9 +109,6 @@ class Qdrant:
     def _sparse(self, words: Words) -> Any:
         return self._models.SparseVector(indices=[*words], values=[*words.values()])
 
-    def finish(self) -> None:
-        pass
-
     def count(self) -> int:
         return int(self._client.count(self._name, exact=True).count)
 
@@ -126,7 +123,7 @@ class Qdrant:
         self._client.close()
 
 
-class Pgvector:
+class Pgvector(Database):
     """A table of PostgreSQL with the extension pgvector; libpq reads passwords (PGPASSWORD)."""
 
     def __init__(self, place: str, name: str, width: int, words: bool):
@@ -168,7 +165,7 @@ class Pgvector:
     def count(self) -> int:
         return int(self._run(f"SELECT count(*) FROM {self._name}").fetchone()[0])
 
-    def nearest(self, vector: list[float], k: int) -> list[str]:
+    def nearest(self, vector: list[float] | Words, k: int) -> list[str]:
         query = f"SELECT id FROM {self._name} ORDER BY embedding <#> %s::vector LIMIT %s"
         return [name for (name,) in self._run(query, str(vector), k)]
 
@@ -176,7 +173,7 @@ class Pgvector:
         self._connection.close()
 
 
-class Milvus:
+class Milvus(Database):
     """An address, or, in tests, the file of Milvus Lite."""
 
     def __init__(self, place: str, name: str, width: int, words: bool):
@@ -220,7 +217,7 @@ class Milvus:
         self._client.close()
 
 
-class Elasticsearch:
+class Elasticsearch(Database):
     """An index behind an address, by its REST API."""
 
     def __init__(self, place: str, name: str, width: int, words: bool):
@@ -265,13 +262,10 @@ class Elasticsearch:
     def count(self) -> int:
         return int(self._ask("GET", "/_count")["count"])
 
-    def nearest(self, vector: list[float], k: int) -> list[str]:
+    def nearest(self, vector: list[float] | Words, k: int) -> list[str]:
         asked = {"field": "embedding", "query_vector": vector, "k": k, "num_candidates": 10 * k}
         found = self._ask("POST", "/_search", {"knn": asked, "size": k, "_source": False})
         return [hit["_id"] for hit in found["hits"]["hits"]]
-
-    def close(self) -> None:
-        pass
 
 
 # Whose client would also make a file where its place is none of a server.
