@@ -5,13 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
-import jax
 import numpy as np
 import pytest
+from hf_encoders import random_variables
 
 from qac_jax.errors import UserError
-from qac_jax.hub import backbones, huggingface, weights
+from qac_jax.hub import huggingface, weights
 from qac_jax.hub.backbones import Options
 from qac_jax.models.bert import Bert, BertConfig
 from qac_jax.models.encoders import DualEncoder, DualEncoderConfig
@@ -26,15 +25,8 @@ PAIR = (("query", "question_encoder.", 0), ("passage", "ctx_encoder.", 0))
 IDS, LENGTHS = np.ones((1, 4), np.int32), np.asarray([3])
 
 
-def random_params(module: nn.Module, seed: int = 0):
-    """Parameters without waiting for an initialiser to compile."""
-    shapes = backbones.new_parameters(module, abstract=True)
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
-
-
-def bert_tensors(config: BertConfig, encoder: str, model: str = "") -> weights.Tensors:
-    return weights.tensors_of(config.table(encoder, model), random_params(Bert(config)))
+def bert_tensors(config: BertConfig, encoder: str) -> weights.Tensors:
+    return weights.tensors_of(config.table(encoder), random_variables(Bert(config))["params"])
 
 
 def folder_of(path: Path, tensors: weights.Tensors, config: BertConfig = CONFIG, **raw) -> Path:
@@ -134,7 +126,7 @@ def test_dual_encoders_of_bare_models(tensors, tmp_path: Path) -> None:
 
 def test_sentence_transformers_refusals(tmp_path: Path) -> None:
     module = DualEncoder(DualEncoderConfig(PLAIN, projection=5))
-    folder = huggingface.save(tmp_path / "m", module, {"params": random_params(module)})
+    folder = huggingface.save(tmp_path / "m", module, random_variables(module))
     pooling, modules = folder / "1_Pooling" / "config.json", folder / "modules.json"
     lstm = {"idx": 3, "name": "3", "path": "", "type": "sentence_transformers.models.LSTM"}
     for file, change, message in (
@@ -174,7 +166,7 @@ def test_saving_is_atomic_and_careful(tensors, tmp_path: Path, monkeypatch) -> N
 def test_t5_tied_flags_and_copies(tmp_path: Path) -> None:
     """lm_head equal to the embedding is one parameter; embed_tokens are copies."""
     module = T5(T5Config(9, 8, 4, 8, num_layers=1, num_decoder_layers=1, num_heads=2))
-    folder = huggingface.save(tmp_path / "t5", module, {"params": random_params(module)})
+    folder = huggingface.save(tmp_path / "t5", module, random_variables(module))
     tensors = weights.read_folder(folder)
     shared = tensors.pop("shared.weight")
     for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"):
