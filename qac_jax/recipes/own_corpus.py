@@ -82,7 +82,7 @@ class OwnCorpus(Sizes):
     rate: float = 1e-4
     labels: float = 0.5
     alone: float = 0.3
-    frozen: str | None = None
+    frozen: str = ""
     groups: int = 1
     query_length: int = 24
     passage_length: int = 144
@@ -140,8 +140,8 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
                    rules and by their generator, never by a retriever; training: generated queries,
                    spans (QExt-BM25), titles and keywords of the others
       groups_1     similar passages with their queries, scored by the fusion of the start and BM25
-      retriever_1  the start, whose upper layers learn these scores and which passage a query is of,
-                   alone and beside BM25 (listwise), its weights averaged with the start's
+      retriever_1  the start, which learns these scores and which passage a query is of, alone and
+                   beside BM25 (listwise), its weights averaged with the start's
       groups_2, retriever_2  with two rounds: the same from retriever_1 and its fusion with BM25
       choice       by the validation questions: the start, retriever 1 or 2
 
@@ -156,10 +156,11 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     (query-as-context pre-training from the start), --rounds 1 or 2, what else a budget sets,
     listwise.Listwise.temperature (1.0 for a start whose vectors are not normalised), --alone (share
     of the loss without BM25 beside the retriever), --labels (share of a query's own passage in what
-    is learned; the teacher has the rest), --frozen (pattern of the parameters that are kept; of
-    MiniLM the lower four layers), --trained_share (of the trained weights in an average with the
-    start's), --groups (a step; as many as devices), --precision float32, --window (tokens of the
-    windows by the best of which a passage is ranked too; 0: none).
+    is learned; the teacher has the rest), --frozen (pattern of the parameters that are kept: with
+    'embeddings|/layers/[0-3]/' MiniLM trains in two thirds of the time), --trained_share (of the
+    trained weights in an average with the start's), --groups (a step; as many as devices),
+    --precision float32, --window (tokens of the windows by the best of which a passage is ranked
+    too; 0: none).
     """
     p = p.sized()
     run.usual(precision=p.precision)
@@ -179,9 +180,6 @@ def own_corpus(run: Run, p: OwnCorpus) -> None:
     kept, pooling = ("", "mean") if p.scratch else (p.start, "")
     hybrid = systems.add("start", model, pooling=pooling)
     fixed, scored, learned = _teacher(p, systems)
-    if p.start == MINILM and p.frozen is None:
-        # Beside BM25 as good as training every layer, in two thirds of the time.
-        p = dataclasses.replace(p, frozen="embeddings|/layers/[0-3]/")
     frozen = {"optimizers.Optimizer.frozen": (p.frozen,)} if p.frozen else {}
     retrievers, grouped = list[Ref](), list[Ref]()
     for number in range(1, p.rounds + 1):
