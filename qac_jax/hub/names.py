@@ -203,7 +203,7 @@ def located(text: str, want: str = MODEL) -> str:
         return text
     place = folder(text, want) if not os.path.isfile(text) else Path(text)
     if want == TOKENIZER:
-        place = _tokenizer_place(place) or place
+        place = tokenizer_place(place) or place
     return os.fspath(place)
 
 
@@ -214,14 +214,15 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 
 def tokenizer_folder(folder: Path) -> Path:
     """Where a model's tokenizer is: in its folder, or in the sub-folder that its format uses."""
-    if place := _tokenizer_place(folder):
+    if place := tokenizer_place(folder):
         return place
     raise UserError(
         f"{folder} does not contain a tokenizer; copy {TOKENIZER_FILES[0]} of the model into it"
     )
 
 
-def _tokenizer_place(place: str | os.PathLike[str]) -> Path | None:
+def tokenizer_place(place: str | os.PathLike[str]) -> Path | None:
+    """The same, None if it has none."""
     whole = Path(place)
     places = [Path(os.path.normpath(whole / name)) for name in TOKENIZER_PLACES]
     if (whole / "modules.json").is_file():

@@ -23,7 +23,7 @@ from qac_jax.artifacts import Artifact, Writer
 from qac_jax.data.loader import Loader, Reading
 from qac_jax.errors import Interrupted, UserError
 from qac_jax.hub import huggingface, parameters
-from qac_jax.hub.names import tokenizer_folder
+from qac_jax.hub.names import tokenizer_place
 from qac_jax.models.backbone import Backbone
 from qac_jax.objectives.objective import Objective
 from qac_jax.text import tokenizers
@@ -73,7 +73,7 @@ def initial(
 def check_words(tokenizer: Tokenizer, source: Artifact | epath.Path) -> None:
     """Raises UserError where the tokenizer beside a model or examples has another number for a
     piece: what was learned of it is taken for that of another."""
-    folder = tokenizer_folder(source.path if isinstance(source, Artifact) else source)
+    folder = tokenizer_place(source.path if isinstance(source, Artifact) else source)
     if folder is None:
         return
     here, there = (
