@@ -35,6 +35,8 @@ Hidden = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 T = TypeVar("T")
 
+# XLA compiles a program for every shape, so lengths are rounded up to those of a short list, and
+# all batches of one length have the same number of rows, except the last.
 # (up to this length, lengths are multiples of this)
 _STEPS = ((64, 8), (128, 16), (256, 32))
 _STEP = 64

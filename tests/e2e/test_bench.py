@@ -49,6 +49,7 @@ def test_bm25(qac: Qac) -> None:
     found = qac.json("bench", *words)
     assert found["largest_difference"] < 1e-5 and found["best_peer"] == "bm25s_numba"
     assert found["qac_jax_questions_per_second"] > 0
+    assert found["bm25s_numba_first_call_seconds"] > found["qac_jax_first_call_seconds"] > 0
 
 
 @pytest.mark.slow
